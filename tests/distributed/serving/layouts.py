@@ -21,7 +21,8 @@ from tests.distributed.serving.families import (
 from torchfake._core import gpu_profiles
 from torchfake.distributed import Strategy
 from torchfake.distributed.layout import layout_of
-from torchfake.distributed.passes.rank_work import RankWork, rank_work
+from torchfake.distributed.passes.rank_record import RankWork
+from torchfake.distributed.passes.rank_work import rank_work
 from torchfake.inspect.serve import Serve
 
 SERVE = Serve(64, users=4, prompt=16, prefill=64)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.serving.layouts import work_of
+from tests.distributed.serving.layouts import work, work_of
 from torchfake.distributed.parallelize.tensor_parallel import without_numbers
-from torchfake.distributed.passes.rank_work import RankWork
+from torchfake.distributed.passes.rank_record import RankWork
 
 FAMILIES = (
     "llama, tied and biased",
@@ -26,8 +26,7 @@ families = pytest.mark.parametrize("name", FAMILIES)
 
 def both(name: str) -> tuple[RankWork, RankWork]:
     cut, whole = work_of(name), work_of(name, is_whole=True)
-    assert len(cut.layers) == 6
-    assert not whole.layers
+    assert len(cut.layers) == len(whole.layers) == 6
     return cut, whole
 
 
@@ -87,3 +86,18 @@ def test_the_decoder_is_the_list_that_is_run_and_not_the_longest() -> None:
     found = work_of("qwen vl, tp")
     assert len(found.towers) == 8
     assert all(layer.pages for layer in found.layers)
+
+
+def test_a_model_that_looks_up_its_last_layer_is_run_whole() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class LookingUp(LlamaForCausalLM):
+        def forward(self, input_ids: Any = None, **kwargs: Any) -> Any:
+            assert self.model.layers[self.config.num_hidden_layers - 1]
+            return super().forward(input_ids, **kwargs)
+
+    config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=6, vocab_size=100)
+    plain = work(lambda: LlamaForCausalLM(config), None)
+    found = work(lambda: LookingUp(config), None)
+    assert len(found.layers) == 6
+    assert [w.num_bytes for w in found.weights] == [w.num_bytes for w in plain.weights]

@@ -11,7 +11,7 @@ from torchfake import profiles
 from torchfake.distributed.passes.engines import ENGINES, engine_named
 from torchfake.distributed.passes.formats import FORMATS, keeping
 from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
-from torchfake.distributed.passes.rank_work import (
+from torchfake.distributed.passes.rank_record import (
     LayerWork,
     Multiplied,
     RankWork,

@@ -16,7 +16,7 @@ from torchfake._core import gpu_profiles
 from torchfake.distributed.parallelize.mesh_axes import mesh_axes
 from torchfake.distributed.passes.engines import engine_named
 from torchfake.distributed.passes.pass_time import Load, Machine, seconds_of_pass
-from torchfake.distributed.passes.rank_work import LayerWork, RankWork, Sent
+from torchfake.distributed.passes.rank_record import LayerWork, RankWork, Sent
 from torchfake.distributed.serving.server import Server
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import hardware_of

@@ -5,7 +5,8 @@ holds and multiplies is counted in a run on fakes; times are computed from it.
 
 Files, in reading order:
 
-    rank_work     what a rank holds and does in a pass, from a run on fakes
+    rank_record   what a rank holds and does in a pass
+    rank_work     finds that out in a run on fakes
     equal_layers  layers that do what an earlier one does, which are not run again
     formats       how weights are stored, and at which rate they are multiplied
     engines       what serving engines reach, and what they add to each pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torchfake.distributed.passes.pass_time import Machine
-from torchfake.distributed.passes.rank_work import RankWork
+from torchfake.distributed.passes.rank_record import RankWork
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.blocks import served_blocks
 

@@ -10,6 +10,7 @@ Lists are cut at the end only: many models look up what belongs to a layer by it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -42,14 +43,21 @@ class EqualLayers:
 def cut(module: nn.Module) -> EqualLayers:
     """Leave out the last layers of each list of layers in `module` that are like earlier ones."""
     like = {}
-    for path in dict.fromkeys(group.path for group in repeated_blocks(module)):
-        layers = module.get_submodule(path) if path else module
-        if isinstance(layers, nn.ModuleList):
-            like[path] = _first_alike(layers)
-            del layers[max(like[path]) + 1 + _MORE :]
+    for path, layers in _lists(module):
+        kinds = [kind_of_block(layer) for layer in layers]
+        like[path] = tuple(kinds.index(kind) for kind in kinds)
+        del layers[max(like[path]) + 1 + _MORE :]
     return EqualLayers(like)
 
 
-def _first_alike(layers: nn.ModuleList) -> tuple[int, ...]:
-    kinds = [kind_of_block(layer) for layer in layers]
-    return tuple(kinds.index(kind) for kind in kinds)
+def uncut(module: nn.Module) -> EqualLayers:
+    """All layers of each list in `module`, each like itself."""
+    return EqualLayers({path: tuple(range(len(layers))) for path, layers in _lists(module)})
+
+
+def _lists(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
+    """The lists of layers, with their full names."""
+    for path in dict.fromkeys(group.path for group in repeated_blocks(module)):
+        layers = module.get_submodule(path) if path else module
+        if isinstance(layers, nn.ModuleList):
+            yield path, layers

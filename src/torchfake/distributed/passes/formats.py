@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.distributed.passes.rank_work import LayerWork, RankWork
+from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.inspect.timing.hardware import Hardware
 

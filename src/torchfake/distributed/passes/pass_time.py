@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.engines import Engine
 from torchfake.distributed.passes.formats import MODEL, Format, is_quantized, rate_of
-from torchfake.distributed.passes.rank_work import LayerWork, Multiplied, RankWork, Sent, Weight
+from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.timing.collectives import Links, seconds_of_message

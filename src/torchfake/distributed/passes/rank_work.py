@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +22,11 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
-from torchfake.distributed.passes.equal_layers import EqualLayers, cut
+from torchfake.distributed.passes.equal_layers import EqualLayers, cut, uncut
+from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.distributed.ranks.mailboxes import Mailboxes
 from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
+from torchfake.errors import InputsError
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
 from torchfake.inspect.contents.positions import Positions, positions_of
 from torchfake.inspect.copies.workload import Workload
@@ -37,105 +39,6 @@ from torchfake.inspect.timing.commands import Command
 from torchfake.observe import leaf_tensors
 
 _BEFORE, _AFTER = "before", "after"  # what is outside of layers, by when it is run
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A parameter or buffer of a rank."""
-
-    name: str
-    shape: tuple[int, ...]  # of the rank's shard
-    itemsize: int
-    is_parameter: bool
-    is_kept: bool = False  # in the model's dtype, by the checkpoint
-
-    @property
-    def num_values(self) -> int:
-        """Elements of the shard."""
-        return torch.Size(self.shape).numel()
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in the dtype of the model."""
-        return self.num_values * self.itemsize
-
-
-@dataclass(frozen=True)
-class Multiplied:
-    """The product of a pass's activations with a weight."""
-
-    weight: Weight
-    rows: float  # for each token or, `of_sequences`, for each sequence; per expert, if stacked
-    of_sequences: bool  # whether the last token of a sequence alone is multiplied
-    ranks: int = 1  # whose tokens are multiplied, with as many tokens each: those of ``ep``
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The messages of one kind in a pass."""
-
-    collective: str
-    axis: str
-    group_size: int
-    token_bytes: float  # the payload for each token of the pass
-    in_node: int = GPUS_PER_NODE  # ranks of the group that are in one node, or more
-
-
-@dataclass(frozen=True)
-class LayerWork:
-    """What one layer, or what is outside of all layers, does in a pass."""
-
-    held: tuple[Weight, ...] = ()
-    products: tuple[Multiplied, ...] = ()
-    pair_flops: float = 0.0  # FLOPs of attention for each pair of a query and a key
-    attention: str = ""  # the kernel of attention, as in ATTENTION; "" if none ran
-    token_bytes: float = 0.0  # that operators other than products read and write for each token
-    token_flops: float = 0.0  # of products without weights, such as those of states
-    sent: tuple[Sent, ...] = ()
-    pages: tuple[Page, ...] = ()  # what is cached
-    launches: int = 0  # operators and messages of a pass, launched one by one
-
-
-@dataclass(frozen=True)
-class RankWork:
-    """What one rank holds, and does in a pass."""
-
-    class_name: str
-    layers: tuple[LayerWork, ...]  # of the decoder, in order; layers that are alike are equal
-    before: LayerWork  # embeddings, and what no pass over text uses
-    dtype: torch.dtype  # of activations
-    activation_bytes: int  # at the peak of the pass over the most tokens
-    pass_tokens: int  # of that pass
-    after: LayerWork = LayerWork()  # the last norm, the head
-    towers: tuple[LayerWork, ...] = ()  # other lists of layers, such as those of a vision tower
-    hidden_size: int = 0  # of what layers pass on
-    positions: Positions | None = None  # for how many tokens the model was made
-
-    @property
-    def parts(self) -> tuple[LayerWork, ...]:
-        """All layers, and what is outside of them."""
-        return (*self.layers, self.before, self.after, *self.towers)
-
-    def stage(self, number: int, of: int, boundary: tuple[Sent, ...] = ()) -> RankWork:
-        """The work of one of the stages of a pipeline, which have equally many layers each, as far
-        as that is possible. The first stage has the embeddings and towers, the last one the head;
-        the others send `boundary` to the next one.
-        """
-        if of == 1:
-            return self
-        bounds = [round(i * len(self.layers) / of) for i in range(of + 1)]
-        layers = self.layers[bounds[number] : bounds[number + 1]]
-        before, towers = (self.before, self.towers) if number == 0 else (LayerWork(), ())
-        after = LayerWork(sent=boundary)
-        if number == of - 1:
-            tied = {p.weight for p in self.after.products} & set(self.before.held)
-            after = replace(self.after, held=(*self.after.held, *tied))
-        return replace(self, layers=layers, before=before, after=after, towers=towers)
-
-    @property
-    def weights(self) -> list[Weight]:
-        """All parameters and buffers."""
-        return [weight for part in self.parts for weight in part.held]
 
 
 def rank_work(
@@ -163,7 +66,7 @@ def rank_work(
     found: dict[str, EqualLayers] = {}
 
     def laid_out(module: nn.Module, mesh: Any) -> Any:
-        found["layers"] = EqualLayers({}) if is_whole else cut(module)
+        found["layers"] = uncut(module) if is_whole else cut(module)
         if parallelize is None:
             return module.to("cuda")
         return parallelize(module, mesh)
@@ -175,7 +78,13 @@ def rank_work(
         build, laid_out, None, step, layout, device, gpu,
         answer="typical", routing="balanced", look=_Seen.of,
     )  # fmt: skip
-    run = run_rank(job, 0, Mailboxes().of_rank(0))
+    try:
+        run = run_rank(job, 0, Mailboxes().of_rank(0))
+    except InputsError:
+        if is_whole:
+            raise
+        # the model may look up a layer that was left out by its number
+        return rank_work(build, parallelize, layout, serve, gpu, is_whole=True)
     return _Reader(run, found["layers"], serve, layout).read()
 
 
@@ -250,7 +159,7 @@ class _Reader:
             }
             (layers if is_decoder else towers).extend(known[first] for first in like)
         before = self._work(_BEFORE, None)
-        if not self._layers.like:  # everything was run, as one part
+        if not layers:  # of a model without lists of layers
             before = replace(before, pages=tuple(pages.values()))
         return RankWork(
             estimate.class_name,

@@ -31,7 +31,8 @@ from torchfake.distributed.passes.formats import (
     method_of,
 )
 from torchfake.distributed.passes.pass_time import Machine
-from torchfake.distributed.passes.rank_work import RankWork, rank_work
+from torchfake.distributed.passes.rank_record import RankWork
+from torchfake.distributed.passes.rank_work import rank_work
 from torchfake.distributed.serving.remedies import with_remedy
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan

@@ -17,7 +17,7 @@ from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.passes.capacity import Memory, cache_bytes, memory_of, most_users
 from torchfake.distributed.passes.loads import Request, Steady, first_token, steady
 from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
-from torchfake.distributed.passes.rank_work import RankWork, Sent
+from torchfake.distributed.passes.rank_record import RankWork, Sent
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -92,9 +93,10 @@ def test_a_model_that_looks_up_its_last_layer_is_run_whole() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     class LookingUp(LlamaForCausalLM):
-        def forward(self, input_ids: Any = None, **kwargs: Any) -> Any:
+        @functools.wraps(LlamaForCausalLM.forward)  # whose arguments are looked at
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
             assert self.model.layers[self.config.num_hidden_layers - 1]
-            return super().forward(input_ids, **kwargs)
+            return super().forward(*args, **kwargs)
 
     config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=6, vocab_size=100)
     plain = work(lambda: LlamaForCausalLM(config), None)

@@ -161,7 +161,7 @@ def _first(on: On, prompt: int, published: float) -> Row:
     def milliseconds(engine: Engine | None) -> float:
         server = on.server(engine)
         serve = replace(server.serve, context=prompt + 128, prompt=prompt)
-        return replace(server, serve=serve).first_token_seconds() * 1e3
+        return replace(server, serve=serve).alone_seconds * 1e3
 
     return Row("first", f"{on.text}, first token of {prompt}", published, "ms", milliseconds)
 

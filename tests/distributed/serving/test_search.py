@@ -55,23 +55,45 @@ def test_the_fewest_gpus_the_fastest_and_the_cheapest_are_named(found: ServingSe
     assert found.cheapest.price == min(prices)
 
 
+def test_the_least_price_of_an_hour_is_named(found: ServingSearch) -> None:
+    assert found.least_hourly is not None
+    assert found.least_hourly.hourly == 1.5
+    assert found.least_hourly.gpu == "a100-80gb"
+
+
+def test_the_fewest_gpus_of_each_type_are_among_the_best(found: ServingSearch) -> None:
+    assert {offer.gpu for offer in found.best} == {*KINDS}
+
+
+def test_what_is_nearest_is_the_most_users_that_meet_the_limits() -> None:
+    alone = {"users": 500, "gpus": 1, "gpu": ("h100-80gb",)}
+    (offer,) = searched(**alone).offers
+    (_, first), (users, second), (_, third), *_ = offer.plan.by_users
+    assert first.seconds < second.seconds < third.seconds
+    limited = searched(**alone, tpot=(second.seconds + third.seconds) / 2)
+    assert not limited.fits
+    assert limited.nearest is not None
+    assert limited.nearest[0] == users
+    assert f"nearest  {users} users on 1 x h100-80gb" in str(limited)
+
+
 def test_a_price_is_that_of_a_million_tokens(found: ServingSearch) -> None:
     offer = next(x for x in found.offers if x.gpu == "a100-80gb")
     per_hour = (offer.plan.tokens_per_second_per_gpu or 0) * 3600
     assert offer.price == pytest.approx(1.5 / per_hour * 1e6)
 
 
-def test_no_other_offer_beats_one_of_the_best_in_both(found: ServingSearch) -> None:
+def test_an_offer_that_no_other_beats_is_among_the_best(found: ServingSearch) -> None:
     def figures(offer: object) -> tuple[float, float]:
         plan = offer.plan  # type: ignore[attr-defined]
         return plan.steady.seconds, -plan.tokens_per_second_per_gpu
 
-    for offer in found.best:
-        mine = figures(offer)
-        assert not any(
-            other[0] <= mine[0] and other[1] <= mine[1] and other != mine
-            for other in map(figures, found.meeting)
+    best = set(map(figures, found.best))
+    for mine in map(figures, found.meeting):
+        beaten = any(
+            o[0] <= mine[0] and o[1] <= mine[1] and o != mine for o in map(figures, found.meeting)
         )
+        assert beaten or mine in best
 
 
 def test_limits_leave_out_what_is_slower() -> None:
@@ -85,7 +107,7 @@ def test_limits_leave_out_what_is_slower() -> None:
 
 
 def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
-    assert str(found).splitlines()[0].startswith("fewest    1 x ")
+    assert str(found).splitlines()[0].startswith("fewest   1 x ")
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

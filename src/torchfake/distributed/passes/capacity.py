@@ -52,9 +52,12 @@ def memory_of(work: RankWork, machine: Machine, utilization: float) -> Memory:
     weights = sum(map(machine.stored_bytes, work.weights))
     activations = round(work.activation_bytes * _KERNELS)
     left_free = round(total * (1 - utilization))
-    graphs = min(GRAPH_BYTES * len(work.layers), left_free)
+    graphs = 0 if machine.engine.is_eager else min(GRAPH_BYTES * len(work.layers), left_free)
     cache = total - left_free - weights - activations - CONTEXT_BYTES
     return Memory(total, weights, activations, CONTEXT_BYTES, graphs, left_free - graphs, cache)
+
+
+_MOST_USERS = 1 << 20
 
 
 def cache_bytes(work: RankWork, serve: Serve) -> int:
@@ -65,13 +68,16 @@ def cache_bytes(work: RankWork, serve: Serve) -> int:
 
 def most_users(work: RankWork, serve: Serve, num_bytes: int) -> int:
     """The most users whose sequences, of `serve.context` tokens each, fit into the cache."""
-    one, two = (cache_bytes(work, replace(serve, users=n)) for n in (1, 2))
-    if num_bytes < one:
-        return 0
-    found = 1 + (num_bytes - one) // max(two - one, 1)
-    while cache_bytes(work, replace(serve, users=found)) > num_bytes:
-        found -= 1
-    return found
+    fitting, beyond = 0, 1
+    while cache_bytes(work, replace(serve, users=beyond)) <= num_bytes and beyond < _MOST_USERS:
+        fitting, beyond = beyond, 2 * beyond
+    while beyond - fitting > 1:  # the first users, whose prompts are read, take more
+        middle = (fitting + beyond) // 2
+        if cache_bytes(work, replace(serve, users=middle)) <= num_bytes:
+            fitting = middle
+        else:
+            beyond = middle
+    return fitting
 
 
 def cache_tokens(work: RankWork, serve: Serve, num_bytes: int) -> int:

@@ -12,7 +12,6 @@ as keep that number constant, up to the most tokens of a pass (chunked prefill, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -95,12 +94,12 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
     others = (users - 1) / users
     decoding, seconds = float(users), 0.0
     for _ in range(_MOST_ROUNDS):
-        room = max(most - decoding, 1.0)  # for tokens of prompts
-        chunk = min(float(request.prompt), room)
         beside = others * decoding  # what a request sees of the others
+        room = max(most - beside, 1.0)  # for tokens of prompts
+        chunk = min(float(request.prompt), room)
         alone = time_of(Load(users=1 + beside, context=request.mean_context))
         full = time_of(_load(room, beside, request)).seconds
-        own = time_of(_load(chunk, beside, request)).seconds
+        own = _reading(time_of, request, room, beside)
         reading = full * request.prompt / room  # of a prompt, while others wait
         before = seconds or alone.seconds
         waiting = _waiting(users, reading, max(request.answer - 1, 1) * before)
@@ -110,7 +109,7 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
         share = min(arriving / chunk, 1.0)  # of passes that read prompts
         parts = alone.times(1 - share) + mixed.times(share)
         seconds = parts.seconds
-        first = others * seconds / 2 + waiting + math.ceil(request.prompt / room) * own
+        first = others * seconds / 2 + waiting + own
         writing = (request.answer - 1) * seconds
         decoding = (decoding + users * writing / (first + writing)) / 2
         if abs(seconds - before) < _CLOSE * seconds:
@@ -132,6 +131,16 @@ def _waiting(users: int, reading: float, writing: float) -> float:
         rate = number / (waiting + reading + writing)
         queue, busy = rate * (waiting + reading), min(rate * reading, 1.0)
     return waiting
+
+
+def _reading(time_of: TimeOf, request: Request, room: float, beside: float) -> float:
+    """Seconds in which a prompt is read, in passes that also decode for other users."""
+    found, read = 0.0, 0.0
+    while read < request.prompt:
+        length = min(room, request.prompt - read)
+        found += time_of(Load(length, 1, read, beside, request.mean_context)).seconds
+        read += length
+    return found
 
 
 def _load(tokens: float, decoding: float, request: Request) -> Load:

@@ -109,6 +109,11 @@ class RankWork:
         return replace(self, layers=layers, before=before, after=after, towers=towers)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens are multiplied with some of the matrices in stacks of them."""
+        return any(len(m.weight.shape) > 2 for layer in self.layers for m in layer.products)
+
+    @property
     def weights(self) -> list[Weight]:
         """All parameters and buffers."""
         return [weight for part in self.parts for weight in part.held]

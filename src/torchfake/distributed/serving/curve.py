@@ -133,7 +133,7 @@ def _(found: ServingPlan) -> OnPage:
             "each token": seconds_text(found.steady.seconds),
             "tokens/s on each GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
         }
-    cards["most users"] = f"{found.most_users_on_average:,}"
+    cards["users with full contexts"] = f"{found.most_users:,}"
     sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
     fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
     sentence = f"{fits}: {verdict.partition(': ')[2]}"

@@ -54,6 +54,8 @@ def _more_gpus(found: ServingPlan, question: Any) -> Iterator[Change]:
     sizes = dict(found.server.axes.sizes)
     split = sizes.get("tp", 1)
     is_split_only = found.server.axes.num_ranks == split
+    if found.server.work.has_experts and is_split_only and split > 1:
+        yield f"--mesh ep={split}", question.weights, {"ep": split}
     while split < GPUS_PER_NODE:
         split *= 2
         text = f"--gpus {split}" if is_split_only else f"--mesh {_text({**sizes, 'tp': split})}"

@@ -15,6 +15,7 @@ from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles
 from torchfake._progress import count, progress
 from torchfake.distributed.passes.formats import format_named, has_kernels
+from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.serve import Question, question_of
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean
@@ -37,9 +38,10 @@ class Limits:
 
     def met_by(self, found: ServingPlan) -> bool:
         """Whether no user waits for memory, and all see their tokens in time."""
-        steady = found.steady
-        if steady is None or not found.fits:
-            return False
+        return found.steady is not None and found.fits and self.hold_for(found.steady)
+
+    def hold_for(self, steady: Steady) -> bool:
+        """Whether users see their tokens in time."""
         first = self.first_token is None or steady.first_token_seconds <= self.first_token
         return first and (self.each_token is None or steady.seconds <= self.each_token)
 
@@ -52,6 +54,7 @@ class Offer:
     plan: ServingPlan
     meets: bool  # whether it meets the limits
     price: float | None  # of a million tokens of answers, in the unit of the given prices
+    hourly: float | None = None  # of an hour of all its GPUs
 
     @property
     def num_gpus(self) -> int:
@@ -71,6 +74,7 @@ class Offer:
             "gpus": self.num_gpus,
             "meets": self.meets,
             "price": self.price,
+            "hourly": self.hourly,
             "plan": self.plan.to_dict(),
         }
 
@@ -106,6 +110,23 @@ class ServingSearch(Record):
         return max(self.meeting, key=_per_gpu, default=None)
 
     @property
+    def least_hourly(self) -> Offer | None:
+        """The offer with the lowest price of an hour; None without prices."""
+        priced = [offer for offer in self.meeting if offer.hourly is not None]
+        return min(priced, key=lambda offer: (offer.hourly or 0.0, _seconds(offer)), default=None)
+
+    @property
+    def nearest(self) -> tuple[int, Offer] | None:
+        """The most users of whom each sees tokens within the limits, and the way that serves them,
+        of those that are shown of each way; None if there is none.
+        """
+        limits, found = self.limits, list[tuple[int, Offer]]()
+        for offer in self.offers:
+            users = [n for n, steady in offer.plan.by_users if limits.hold_for(steady)]
+            found += [(max(users), offer)] if users else []
+        return max(found, key=lambda each: (each[0], -each[1].num_gpus), default=None)
+
+    @property
     def cheapest(self) -> Offer | None:
         """The offer with the lowest price of a million tokens; None without prices."""
         priced = [offer for offer in self.meeting if offer.price is not None]
@@ -114,17 +135,21 @@ class ServingSearch(Record):
     @property
     def best(self) -> list[Offer]:
         """The offers that no other one beats both in tokens per second of each GPU and in the time
-        of a token (Pareto), by the time of a token.
+        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token.
         """
         found: list[Offer] = []
         for offer in sorted(self.meeting, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
             if not found or _per_gpu(offer) > _per_gpu(found[-1]):
                 found.append(offer)
-        return found
+        for kind in dict.fromkeys(offer.gpu for offer in self.meeting):
+            least = min((o for o in self.meeting if o.gpu == kind), key=_fewest)
+            found += [least] if least not in found else []
+        return sorted(found, key=_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
         named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
+        named["least_hourly"] = self.least_hourly
         return {
             "target": self.target,
             "users": self.users,
@@ -183,30 +208,37 @@ def search_servers(
         for name, profile in kinds.items():
             if hardware_of(profile) is None:
                 continue
-            for mesh in _meshes(gpus):
+            for mesh in _meshes(gpus, question):
                 count(f"{name}, {mesh}")
                 try:
                     plans = [*_plans(question, profile, mesh, formats)]
                 except InputsError as error:
                     refusals.append(error)
                     continue
-                offers += [
-                    Offer(name, plan, limits.met_by(plan), _price(plan, hourly.get(name)))
-                    for plan in plans
-                ]
+                offers += [_offer(name, plan, limits, hourly.get(name)) for plan in plans]
     if not offers and refusals:
         raise refusals[0]
     return ServingSearch(target, users, limits, tuple(offers), len(refusals))
 
 
-def _meshes(most: int) -> Iterator[dict[str, int]]:
-    """Tensor parallelism by powers of two, and replicas of it."""
+def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
+    """Tensor parallelism by powers of two, and replicas of it; for models with experts, also ranks
+    with users of their own over which the experts are distributed.
+    """
     for number in range(1, most + 1):
         split = 1
         while split <= number:
             if number % split == 0:
                 yield {"replicate": number // split, "tp": split}
+                if split > 1 and question.has_experts:
+                    yield {"replicate": number // split, "ep": split}
             split *= 2
+
+
+def _offer(name: str, plan: ServingPlan, limits: Limits, hourly: float | None) -> Offer:
+    number = plan.server.num_gpus * plan.server.replicas
+    whole = None if hourly is None else hourly * number
+    return Offer(name, plan, limits.met_by(plan), _price(plan, hourly), whole)
 
 
 def _plans(

@@ -27,6 +27,7 @@ from torchfake.distributed.passes.formats import (
     check_kernels,
     format_named,
     format_of_config,
+    has_kernels,
     keeping,
     method_of,
 )
@@ -127,6 +128,11 @@ class Question:
     works: dict[Any, RankWork] = field(default_factory=dict, compare=False)
     """What a rank does, by mesh and by the compute capability of its GPU."""
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether what was run so far has stacks of experts."""
+        return any(work.has_experts for work in self.works.values())
+
     def plan_on(self, gpu: CudaProfile, mesh: Mapping[str, int]) -> ServingPlan:
         """The plan on GPUs of one type, in one layout.
 
@@ -144,7 +150,10 @@ class Question:
                 f"of {work.class_name}: give that or less"
             )
         server = Server(work, machine, axes, self.serve, self.utilization)
-        name = stored.name if stored else short_name(work.dtype)
+        name = short_name(work.dtype)
+        if stored is not None:
+            expands = not has_kernels(gpu, stored.name) and stored.products != "model"
+            name = f"{stored.name}, multiplied in {name}" if expands else stored.name
         notes = (*self.target.notes, *_of_positions(work, self.serve))
         return ServingPlan(self.text, server, self.users, name, notes)
 

@@ -112,7 +112,8 @@ class Server:
             (seconds_of_pass(stage, part, self.machine) for stage in self.stages), PassTime()
         )
 
-    def first_token_seconds(self) -> float:
+    @cached_property
+    def alone_seconds(self) -> float:
         """Seconds to the first token of a single user."""
 
         def alone(load: Load) -> PassTime:
@@ -125,4 +126,6 @@ class Server:
     def with_users(self, users: int) -> Steady:
         """The steady state with so many users of a replica."""
         most = self.most_tokens * self.axes.expert_ranks
-        return steady(self.time_of, users, self.request, most)
+        found = steady(self.time_of, users, self.request, most)
+        least = self.alone_seconds  # a single prompt cannot be divided among ranks and stages
+        return replace(found, first_token_seconds=max(found.first_token_seconds, least))

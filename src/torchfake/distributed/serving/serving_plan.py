@@ -83,10 +83,10 @@ class ServingPlan(Record):
             return "no"
         return "yes" if self.users <= self.most_users else "tight"
 
-    @cached_property
+    @property
     def first_token_seconds(self) -> float:
         """Seconds to the first token of a request that is alone."""
-        return self.server.first_token_seconds()
+        return self.server.alone_seconds
 
     @cached_property
     def steady(self) -> Steady | None:
@@ -134,9 +134,8 @@ class ServingPlan(Record):
         """How far nine in ten published figures were from estimates, as shares; None for GPUs, and
         for models with experts, that were not compared, or whose rows were further off.
         """
-        layers = self.server.work.layers
-        has_experts = any(len(m.weight.shape) > 2 for layer in layers for m in layer.products)
-        is_known = name_of(self.server.machine.gpu) in COMPARED and not has_experts
+        is_known = name_of(self.server.machine.gpu) in COMPARED
+        is_known &= not self.server.work.has_experts
         is_known &= not self.server.machine.engine.is_eager
         return dict(ERRORS) if is_known else None
 

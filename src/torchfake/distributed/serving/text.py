@@ -36,6 +36,11 @@ _COLUMNS = (
     Column("bound by", need=3),
 )
 
+_BELOW = (
+    "ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
+    "GPUs of each type; most users with full contexts; prices of tokens of answers"
+)
+
 _MEMORY = ("weights", "kv cache", "activations", "CUDA, NCCL", "CUDA graphs", "unused")
 _WITH_BARS = _MEMORY[:3]
 
@@ -59,8 +64,11 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
         return
     alone = seconds_text(found.first_token_seconds)
     loaded = seconds_text(steady.first_token_seconds)
-    users = f"{steady.users * found.server.replicas:,} users"
-    waits = f", after {found.queue_seconds:,.0f} s in a queue" if found.queue_seconds else ""
+    users = _times(steady.users * found.server.replicas, "user")
+    if found.queue_seconds:
+        waits = f"; {found.queue_seconds:,.0f} s more for those that wait for memory"
+    else:
+        waits = ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
     each = f"{seconds_text(steady.seconds)}, {steady.tokens_per_second_per_user:,.1f} tokens/s"
     yield "each token", f"{each} for each user; bound by {BOUND_BY[steady.parts.bound_by]}"
@@ -86,7 +94,7 @@ def _fitting(found: ServingPlan) -> str:
         return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU, {where}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
-        return f"{found.users:,} users x {context:,} tokens {where}, of at most {most}"
+        return f"{_times(found.users, 'user')} x {context:,} tokens {where}, of at most {most}"
     full = f"{most} with full contexts of {context:,}, {where}"
     if found.verdict == "tight":
         return f"{found.users:,} users at the average length of their sequences, {full}"
@@ -161,7 +169,8 @@ _OF_SEARCH = (
     Column("each token", seconds_text),
     Column("each GPU", "{:,.0f}/s".format),
     Column("most users", "{:,}".format, need=4),
-    Column("1M tokens", "{:,.2f}".format),
+    Column("an hour", "{:,.2f}".format),
+    Column("1M tokens", "{:,.2f}".format, need=5),
 )
 
 
@@ -174,19 +183,30 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
 def _offers(found: ServingSearch) -> Iterator[Line]:
     limits = limits_text(found.limits)
     if not found.fits:
-        yield "fits", f"no: none of {len(found.offers)} ways serves {found.users:,} users{limits}"
+        ways = _times(len(found.offers), "way")
+        yield "fits", f"no: none of {ways} serves {_times(found.users, 'user')}{limits}"
         yield from _nearest(found)
     if found.fewest is not None:
         yield "fewest", f"{_offer_text(found.fewest)}; serves {found.users:,} users{limits}"
     if found.fastest is not None and found.fastest is not found.fewest:
         yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
-    if found.cheapest is not None:
-        yield "cheapest", _offer_text(found.cheapest)
+    if found.least_hourly is not None:
+        yield "an hour", f"least: {_offer_text(found.least_hourly)}"
+    if found.cheapest is not None and found.cheapest is not found.least_hourly:
+        yield "1M tokens", f"cheapest: {_offer_text(found.cheapest)}"
+    best = found.fewest
+    if best is not None:
+        yield "  error", _error(best.plan)
+    yield "tried", _tried(found)
+    if found.fits:
+        yield "below", _BELOW
+
+
+def _tried(found: ServingSearch) -> str:
     refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
     kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
-    yield "tried", f"{len(found.offers)} ways on {kinds}{refused}"
-    if found.fits:
-        yield "below", "ways that no other beats in both the time of a token and tokens per GPU"
+    formats = ", ".join(dict.fromkeys(offer.plan.weights for offer in found.offers))
+    return f"{_times(len(found.offers), 'way')} on {kinds}, weights in {formats}{refused}"
 
 
 def limits_text(limits: Limits) -> str:
@@ -201,7 +221,9 @@ def _offer_text(offer: Offer) -> str:
     steady = offer.plan.steady
     assert steady is not None
     layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
-    price = "" if offer.price is None else f", {offer.price:,.2f} for a million tokens"
+    price = ""
+    if offer.price is not None:
+        price = f"; {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
     return (
         f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}: first token "
         f"{seconds_text(steady.first_token_seconds)}, each token {seconds_text(steady.seconds)}, "
@@ -210,14 +232,22 @@ def _offer_text(offer: Offer) -> str:
 
 
 def _nearest(found: ServingSearch) -> Iterator[Line]:
-    """What comes nearest: the way that serves most users, and the fastest token."""
-    served = [offer for offer in found.offers if offer.plan.steady is not None]
-    if not served:
-        yield "nearest", "the model's weights fit in none of them"
+    """What comes nearest: the way that serves most users within the limits."""
+    if found.nearest is None:
+        held = any(offer.plan.steady is not None for offer in found.offers)
+        why = "these times are met for no user" if held else "the weights fit in none of them"
+        yield "nearest", f"none: {why}"
         return
-    most = max(served, key=lambda offer: offer.plan.most_users_on_average)
-    number = most.plan.most_users_on_average
-    yield "nearest", f"for {number:,} users, {_offer_text(most)}"
+    users, offer = found.nearest
+    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
+    where = f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}"
+    steady = next(steady for number, steady in offer.plan.by_users if number == users)
+    first, each = seconds_text(steady.first_token_seconds), seconds_text(steady.seconds)
+    yield "nearest", f"{_times(users, 'user')} on {where}: first token {first}, each token {each}"
+
+
+def _times(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _offer_row(offer: Offer) -> Row:
@@ -229,7 +259,8 @@ def _offer_row(offer: Offer) -> Row:
         steady.first_token_seconds,
         steady.seconds,
         offer.plan.tokens_per_second_per_gpu,
-        offer.plan.most_users_on_average,
+        offer.plan.most_users,
+        offer.hourly,
         offer.price,
     )
     return Row(f"{offer.num_gpus} x {offer.gpu}", values)

@@ -234,6 +234,7 @@ __all__ = [
     "read_profiles",
     "report",
     "save_materialized",
+    "serve",
     "summary",
 ]
 

@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "cli/options.py": {"typer"},
     "cli/output.py": {"rich", "typer"},
     "cli/plan.py": {"typer"},
+    "cli/serve.py": {"typer"},
     "inspect/records/record.py": {"pandas"},
     "inspect/steps/adapters.py": {"peft"},
     "inspect/steps/trainer_loop.py": {"accelerate", "transformers"},

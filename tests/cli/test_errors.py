@@ -116,7 +116,7 @@ def test_traceback(run):
         ("inspect models_here:Net --depht 1", "No such option: --depht (Possible options: --dept"),
         (
             "fit models_here:Net --gpus 8",
-            "No such option: --gpus of torchfake fit; torchfake plan has it\n",
+            "No such option: --gpus of torchfake fit; torchfake plan and torchfake serve have it\n",
         ),
         (
             "plan models_here:Net --train",

@@ -15,18 +15,24 @@ import pytest
         ("fit m --quantization nf4", "; see --weights SCHEME: Quantize the weights to 4 or 8 bits"),
         ("fit m --batch-size 4", "; see --batch: Batch size on one GPU, of each micro-batch; runs"),
         ("fit m --seq-len 4", "; see --seq: Sequence length in tokens; runs the model\n"),
-        ("fit m --users 4", "; see --serve CONTEXT[,KEY=VALUE...]: Serve sequences of CONTEXT to"),
+        ("fit m --users 4", "No such option: --users of torchfake fit; torchfake serve has it\n"),
         ("fit m --max-new-tokens 4", "; see --decode PROMPT,NEW: Generate NEW tokens after a pro"),
         ("fit m --num-gpus 8", "; see torchfake plan --gpus: Number of GPUs\n"),
         ("fit m --tp 8", "; see torchfake plan --mesh NAME=SIZE,...: Mesh axes, outermost first"),
         ("plan m --tensor-parallel-size 8", "; see --mesh NAME=SIZE,...: Mesh axes, outermost fi"),
         ("plan m --gradient-checkpointing", "; see --checkpoint: Activation checkpointing of the"),
-        ("plan m --kv-cache-dtype fp8", "; see torchfake inspect --serve CONTEXT[,KEY=VALUE...]: "),
+        (
+            "plan m --kv-cache-dtype fp8",
+            "; see torchfake serve --cache-dtype: Dtype of the KV cache: ",
+        ),
         ("fit m --trian", "No such option: --trian (Possible options: --train)\n"),
         ("fit m --vram 24", "No such option: --vram\n"),  # typer's own guesses were --lora, --vary
         (f"fit m --{'x' * 1000}", "No such option: --xxx"),
         ("fit m -q", "No such option: -q\n"),
-        ("fit m --gpus 8", "No such option: --gpus of torchfake fit; torchfake plan has it\n"),
+        (
+            "fit m --gpus 8",
+            "No such option: --gpus of torchfake fit; torchfake plan and torchfake serve have it\n",
+        ),
     ],
 )
 def test_one_line_names_the_option(run, arguments, said):

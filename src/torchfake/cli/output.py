@@ -93,8 +93,9 @@ def _print(found: Any, as_json: bool, depth: int | None) -> None:
     if not console.is_terminal:  # FORCE_COLOR makes a pipe one
         print(plain_text(found, depth=depth))
         return
-    width = console.width if console.width > 0 else 80  # COLUMNS=0, where there is none to ask
-    for line in renderables(found, width, depth=depth):
+    if console.width < 1:  # COLUMNS=0, where there is no terminal to ask
+        console.width = 80
+    for line in renderables(found, console.width, depth=depth):
         console.print(line, soft_wrap=True)
 
 

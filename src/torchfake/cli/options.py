@@ -69,8 +69,8 @@ Lengths = Annotated[
     str | None,
     typer.Option(
         metavar="N[,N...]",
-        help="Sequence lengths of several steps, in order, as padding per batch gives them: memory "
-        "is reserved for all.",
+        help="Steps with inputs of these lengths, in order, as padding per batch gives them: "
+        "memory is reserved for all.",
         rich_help_panel=INPUT,
     ),
 ]

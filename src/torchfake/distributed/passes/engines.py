@@ -4,9 +4,10 @@ Input: the name of an engine. Output: an :class:`Engine`. Invariant: it is said 
 were chosen on.
 
 Those of ``engine`` were chosen on the rows of times of docs/serving.md that are not held out (of an
-even CRC-32), by ``tests/published/fit_serving``, and rounded: static batches and first tokens of
-TensorRT-LLM, full loads, NIM. ``fused`` was not: the rows do not tell it. That the host limits
-short prompts, and how reading and arithmetic overlap, was found with first tokens of both halves.
+even CRC-32), by ``python -m tests.published.fit_serving``, and rounded: static batches and first
+tokens of TensorRT-LLM, full loads, NIM. ``fused`` was not: the rows do not tell it. That the host
+limits short prompts, and how reading and arithmetic overlap, was found with first tokens of both
+halves.
 """
 
 from __future__ import annotations

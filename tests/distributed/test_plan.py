@@ -311,7 +311,7 @@ backward  reduce_scatter  dp             2      4  69.3 kB  34.6 kB""",
     )
     assert found.fits
     assert repr(found) == str(found)
-    assert "<pre>fits" in found._repr_html_()
+    assert "fits" in found._repr_html_()
     said = json.loads(json.dumps(found.to_dict()))
     assert said["mesh"] == {"dp": 2, "tp": 2}
     assert [row["ranks"] for row in said["by_ranks"]] == [[0, 1], [2, 3]]

@@ -11,7 +11,7 @@ from torch import nn
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
 from tests.distributed.parallelize import laid_out_models as models  # noqa: E402
-from torchfake import CudaProfile, fake_mode, profiles  # noqa: E402
+from torchfake import fake_mode, profiles  # noqa: E402
 from torchfake.distributed import TargetPlan, plan_target, search_layouts  # noqa: E402
 from torchfake.distributed.search import search, trials  # noqa: E402
 from torchfake.distributed.search.candidates import Candidate  # noqa: E402
@@ -29,9 +29,10 @@ WAYS = ("none", "full")
 
 
 @cache
-def with_full(number: int, gpu: str | CudaProfile = "h100-80gb") -> TargetPlan:
+def with_full(number: int, zero: int | None = None) -> TargetPlan:
     """With so many of the blocks checkpointed, the first ones."""
-    return plan_target(TARGET, mesh={"dp": 2}, micro_batch=4, checkpoint=number, gpu=gpu, **STEP)
+    layout: dict[str, Any] = {"mesh": {"dp": 2}, "checkpoint": number, "zero": zero}
+    return plan_target(TARGET, **layout, micro_batch=4, gpu="h100-80gb", **STEP)
 
 
 def reserved(found: TargetPlan) -> int:
@@ -70,7 +71,7 @@ def test_as_few_blocks_as_fit_are_checkpointed() -> None:
     (row,) = (r for r in found.rows if r.candidate.checkpoint == f"full:0-{fewest - 1}")
     assert row.taken is not None
     assert not row.taken.is_extrapolated
-    assert row.taken.reserved_bytes == reserved(with_full(fewest, gpu))  # blocks are freed there
+    assert row.taken.reserved_bytes == reserved(with_full(fewest, row.candidate.zero))
 
 
 def test_blocks_are_weighed_each_by_its_own() -> None:

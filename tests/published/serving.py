@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from tests.published.run import error_bar
 from torchfake.distributed import serve
-from torchfake.distributed.passes.capacity import cache_tokens, most_users
+from torchfake.distributed.passes.capacity import cache_bytes, most_users
 from torchfake.distributed.passes.engines import ENGINES, Engine
 from torchfake.distributed.passes.loads import Request, static_batch, steady
 from torchfake.distributed.serving.server import Server
@@ -237,7 +237,8 @@ def _cache_of(tokens: int) -> Callable[[Server], float]:
     """What so many tokens take."""
 
     def found(server: Server) -> float:
-        return tokens / cache_tokens(server.work, server.serve, GIB)
+        one = cache_bytes(server.work, replace(server.serve, users=1))
+        return tokens / (GIB * server.serve.context // one)
 
     return found
 

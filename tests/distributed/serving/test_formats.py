@@ -14,6 +14,7 @@ from torchfake.distributed import serve
 from torchfake.distributed.passes.formats import (
     FORMATS,
     Format,
+    check_kernels,
     format_named,
     format_of_config,
     is_kept,
@@ -202,12 +203,12 @@ def test_rates_are_those_of_the_datasheet() -> None:
 
 def test_a_format_without_kernels_is_refused_with_others() -> None:
     with pytest.raises(InputsError, match=r"has no kernels for weights='nvfp4'.*give one of bf16"):
-        format_named("nvfp4", H100)
+        check_kernels(FORMATS["nvfp4"], H100)
 
 
 def test_a_misspelt_format_is_refused() -> None:
     with pytest.raises(InputsError, match="is no format that is served: give one of bf16, fp8"):
-        format_named("fp9", H100)
+        format_named("fp9")
 
 
 SMALL = {

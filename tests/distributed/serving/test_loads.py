@@ -8,7 +8,7 @@ import pytest
 
 from tests.distributed.serving.simulated import Simulation
 from torchfake.distributed import serve
-from torchfake.distributed.passes.loads import Request, first_token, static_batch, steady
+from torchfake.distributed.passes.loads import Request, reading_seconds, static_batch, steady
 from torchfake.distributed.passes.pass_time import Load, PassTime
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
@@ -71,8 +71,8 @@ def _of_tokens(load: Load) -> PassTime:
 
 
 def test_a_prompt_is_read_in_passes_of_the_most_tokens() -> None:
-    assert first_token(_of_tokens, 100, 40) == 3 + 100
-    assert first_token(_of_tokens, 40, 40) == 1 + 40
+    assert reading_seconds(_of_tokens, Request(100, 5), 40) == 3 + 100
+    assert reading_seconds(_of_tokens, Request(40, 5), 40) == 1 + 40
 
 
 def test_a_single_request_waits_for_nobody() -> None:

@@ -84,6 +84,20 @@ class MeshAxes:
         return math.prod(self.sizes.get(name, 1) for name in names)
 
 
+def larger(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The axes that have more than one rank."""
+    return {name: size for name, size in sizes.items() if size > 1}
+
+
+def mesh_text(sizes: Mapping[str, int]) -> str:
+    """The sizes of axes as ``--mesh`` takes them.
+
+    >>> mesh_text({"dp": 4, "tp": 2})
+    'dp=4,tp=2'
+    """
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
 def mesh_axes(sizes: Mapping[str, int]) -> MeshAxes:
     """The axes of a mesh, from their sizes by name.
 

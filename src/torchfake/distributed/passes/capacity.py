@@ -78,9 +78,3 @@ def most_users(work: RankWork, serve: Serve, num_bytes: int) -> int:
         else:
             beyond = middle
     return fitting
-
-
-def cache_tokens(work: RankWork, serve: Serve, num_bytes: int) -> int:
-    """Tokens of one sequence after the other that fit into the cache."""
-    one = cache_bytes(work, replace(serve, users=1))
-    return int(num_bytes * serve.context // one) if num_bytes > 0 else 0

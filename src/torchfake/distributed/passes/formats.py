@@ -19,6 +19,7 @@ import torch
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.errors import InputsError, did_you_mean
+from torchfake.inspect.contents.schemes import method_of
 from torchfake.inspect.timing.hardware import Hardware
 
 MODEL, FP8, INT8, FP4 = "model", "fp8", "int8", "fp4"
@@ -96,19 +97,17 @@ def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) in (2, 3) and min(shape[-2:]) > 1 and not _KEPT.search(last)
 
 
-def format_named(name: str | None, gpu: CudaProfile | None) -> Format | None:
+def format_named(name: str | None) -> Format | None:
     """The format with a name; None for the model's own dtype.
 
     Raises:
-        InputsError: if there is no such format, or the GPU has no kernels for it.
+        InputsError: if there is no such format.
     """
     if name is None or name in _OF_THE_MODEL:
         return None
     if name not in FORMATS:
         hint = did_you_mean(name, FORMATS) or f": give one of bf16, {', '.join(FORMATS)}"
         raise InputsError(f"weights={name!r} is no format that is served{hint}")
-    if gpu is not None:
-        check_kernels(FORMATS[name], gpu)
     return FORMATS[name]
 
 
@@ -166,12 +165,6 @@ def _described(config: Mapping[str, Any]) -> Format | None:
         groups = list((config.get("config_groups") or {}).values())
         return _of_scheme(groups[0]) if len(groups) == 1 else None
     return None
-
-
-def method_of(config: Mapping[str, Any]) -> str:
-    """The ``quant_method`` of a ``quantization_config``."""
-    named = config.get("quant_method", "")
-    return str(getattr(named, "value", named)).lower()  # may be an enum of transformers
 
 
 def _of_scheme(scheme: Mapping[str, Any]) -> Format | None:

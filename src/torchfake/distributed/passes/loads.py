@@ -63,12 +63,14 @@ class Steady:
         }
 
 
-def first_token(time_of: TimeOf, prompt: int, most: int) -> float:
-    """Seconds until the first token of a single request, in passes over at most `most` tokens."""
-    found, read = 0.0, 0
-    while read < prompt:
-        length = min(most, prompt - read)
-        found += time_of(Load(length, 1, read)).seconds
+def reading_seconds(time_of: TimeOf, request: Request, most: float, beside: float = 0) -> float:
+    """Seconds until the first token of a prompt, which is read in passes over at most `most` of its
+    tokens, each of which also decodes for `beside` other users.
+    """
+    found, read = 0.0, 0.0
+    while read < request.prompt:
+        length = min(most, request.prompt - read)
+        found += time_of(Load(length, 1, read, beside, request.mean_context)).seconds
         read += length
     return found
 
@@ -99,7 +101,7 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
         chunk = min(float(request.prompt), room)
         alone = time_of(Load(users=1 + beside, context=request.mean_context))
         full = time_of(_load(room, beside, request)).seconds
-        own = _reading(time_of, request, room, beside)
+        own = reading_seconds(time_of, request, room, beside)
         reading = full * request.prompt / room  # of a prompt, while others wait
         before = seconds or alone.seconds
         waiting = _waiting(users, reading, max(request.answer - 1, 1) * before)
@@ -131,16 +133,6 @@ def _waiting(users: int, reading: float, writing: float) -> float:
         rate = number / (waiting + reading + writing)
         queue, busy = rate * (waiting + reading), min(rate * reading, 1.0)
     return waiting
-
-
-def _reading(time_of: TimeOf, request: Request, room: float, beside: float) -> float:
-    """Seconds in which a prompt is read, in passes that also decode for other users."""
-    found, read = 0.0, 0.0
-    while read < request.prompt:
-        length = min(room, request.prompt - read)
-        found += time_of(Load(length, 1, read, beside, request.mean_context)).seconds
-        read += length
-    return found
 
 
 def _load(tokens: float, decoding: float, request: Request) -> Load:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.engines import Engine
@@ -101,7 +102,7 @@ class Machine:
     engine: Engine
     weights: Format | None = None  # None: the dtype of the model
 
-    @property
+    @cached_property
     def shares(self) -> Shares:
         """The shares of peaks that large products reach."""
         return shares_of(self.gpu)

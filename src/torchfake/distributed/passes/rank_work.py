@@ -193,10 +193,12 @@ class _Reader:
     def _work(self, key: Any, page: Page | None) -> LayerWork:
         commands = [c for c in self._commands[key] if c.work is not None or c.message is not None]
         held = tuple(self._held[key])
-        products = _grouped(commands, lambda c: c.work is not None and c.work.kind == MATMUL)
         multiplied, inner = [], 0.0
-        for module, of_module in products.items():
-            flops = sum(c.work.flops for c in of_module if c.work is not None)
+        products = Counter[str]()  # FLOPs, by module
+        for command in commands:
+            if command.work is not None and command.work.kind == MATMUL:
+                products[command.place.module] += command.work.flops
+        for module, flops in products.items():
             matrices = [weight for weight in self._by_module[module] if len(weight.shape) > 1]
             if not matrices:
                 inner += flops
@@ -246,13 +248,3 @@ class _Reader:
             )
             for m in messages
         )
-
-
-def _grouped(
-    commands: Iterable[Command], chosen: Callable[[Command], bool]
-) -> dict[str, list[Command]]:
-    found = defaultdict[str, list[Command]](list)
-    for command in commands:
-        if chosen(command):
-            found[command.place.module].append(command)
-    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 MAX_TENSOR_RANKS = 8
@@ -44,12 +45,12 @@ class Candidate(NamedTuple):
             "ep": self.expert_ranks,
             "tp": self.tensor_ranks,
         }
-        return {name: size for name, size in sizes.items() if size > 1} or {"dp": 1}
+        return larger(sizes) or {"dp": 1}
 
     @property
     def mesh_text(self) -> str:
         """The mesh as ``--mesh`` takes it."""
-        return ",".join(f"{name}={size}" for name, size in self.mesh.items())
+        return mesh_text(self.mesh)
 
 
 def candidates(

@@ -14,7 +14,7 @@ from torchfake.distributed.serving.search import ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
-from torchfake.inspect.records.units import seconds_text
+from torchfake.inspect.records.units import number_text, seconds_text
 
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 46
@@ -93,10 +93,9 @@ def _drawn(points: list[Point]) -> Iterator[str]:
         if abs(x - last[0]) > 70 or abs(y - last[1]) > 18:  # room for a label
             is_far = x > _WIDTH - 110
             anchor, dx = ("end", -9) if is_far else ("start", 9)
-            noun = "user" if point.users == 1 else "users"
             yield (
                 f'<text x="{x + dx:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">'
-                f"{point.users:,} {noun}</text>"
+                f"{number_text(point.users, 'user')}</text>"
             )
             last = (x, y)
 
@@ -123,8 +122,8 @@ def _round_up(value: float) -> float:
 
 @on_page.register
 def _(found: ServingPlan) -> OnPage:
-    (name, verdict), *_ = ((row.name, row.values[0]) for row in shown(found)[0].rows)
-    assert name == "fits"
+    rows = shown(found)
+    verdict = rows[0].rows[0].values[0]
     gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
     cards = {"GPUs": f"{found.server.axes.num_ranks:,} x {gpu}"}
     if found.steady is not None:
@@ -137,16 +136,17 @@ def _(found: ServingPlan) -> OnPage:
     sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
     fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
     sentence = f"{fits}: {verdict.partition(': ')[2]}"
-    return OnPage(found.class_name, found.verdict, sentence, cards, sections)
+    return OnPage(found.class_name, found.verdict, sentence, cards, sections, rows)
 
 
 @on_page.register
 def _(found: ServingSearch) -> OnPage:
-    first = shown(found)[0].rows[0]
+    rows = shown(found)
+    first = rows[0].rows[0]
     verdict, sentence = ("yes" if found.fits else "no"), f"{first.name}: {first.values[0]}"
     best = found.fewest or found.fastest
     title = found.target if best is None else best.plan.class_name
-    return OnPage(title, verdict, sentence, {"ways tried": f"{len(found.offers):,}"}, [])
+    return OnPage(title, verdict, sentence, {"ways tried": f"{len(found.offers):,}"}, [], rows)
 
 
 @figure.register

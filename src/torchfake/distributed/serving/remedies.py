@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import has_kernels
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
@@ -58,11 +59,8 @@ def _more_gpus(found: ServingPlan, question: Any) -> Iterator[Change]:
         yield f"--mesh ep={split}", question.weights, {"ep": split}
     while split < GPUS_PER_NODE:
         split *= 2
-        text = f"--gpus {split}" if is_split_only else f"--mesh {_text({**sizes, 'tp': split})}"
-        yield text, question.weights, {**sizes, "tp": split}
+        more = {**sizes, "tp": split}
+        text = f"--gpus {split}" if is_split_only else f"--mesh {mesh_text(larger(more))}"
+        yield text, question.weights, more
     more = {**sizes, "replicate": sizes.get("replicate", 1) * 2}
-    yield f"--mesh {_text(more)}", question.weights, more
-
-
-def _text(sizes: dict[str, int]) -> str:
-    return ",".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+    yield f"--mesh {mesh_text(larger(more))}", question.weights, more

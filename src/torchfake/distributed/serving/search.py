@@ -14,6 +14,7 @@ from typing import Any
 from torchfake._core.arguments import is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles
 from torchfake._progress import count, progress
+from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import format_named, has_kernels
 from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.serve import Question, question_of
@@ -59,13 +60,12 @@ class Offer:
     @property
     def num_gpus(self) -> int:
         """GPUs of all replicas."""
-        return self.plan.server.num_gpus * self.plan.server.replicas
+        return self.plan.server.axes.num_ranks
 
     @property
     def mesh(self) -> str:
         """The axes of the mesh that have more than one rank."""
-        sizes = self.plan.server.axes.sizes.items()
-        return ",".join(f"{name}={size}" for name, size in sizes if size > 1) or "1 GPU"
+        return mesh_text(larger(self.plan.server.axes.sizes)) or "1 GPU"
 
     def to_dict(self) -> dict[str, Any]:
         """The offer as a dict for JSON."""
@@ -200,7 +200,7 @@ def search_servers(
     hourly = _hourly(prices or {}, kinds)
     formats = [weights] if weights is None or isinstance(weights, str) else [*weights]
     for each in formats:
-        format_named(each, None)  # refuses what is no format
+        format_named(each)  # refuses what is no format
     limits = Limits(ttft, tpot)
     offers, refusals = [], []
     question = question_of(target, users=users, weights=None, **options)
@@ -236,8 +236,7 @@ def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
 
 
 def _offer(name: str, plan: ServingPlan, limits: Limits, hourly: float | None) -> Offer:
-    number = plan.server.num_gpus * plan.server.replicas
-    whole = None if hourly is None else hourly * number
+    whole = None if hourly is None else hourly * plan.server.axes.num_ranks
     return Offer(name, plan, limits.met_by(plan), _price(plan, hourly), whole)
 
 

@@ -29,7 +29,6 @@ from torchfake.distributed.passes.formats import (
     format_of_config,
     has_kernels,
     keeping,
-    method_of,
 )
 from torchfake.distributed.passes.pass_time import Machine
 from torchfake.distributed.passes.rank_record import RankWork
@@ -39,6 +38,7 @@ from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.strategy import Strategy
 from torchfake.errors import InputsError
+from torchfake.inspect.contents.schemes import method_of
 from torchfake.inspect.records.units import short_name
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.targets.build import construct
@@ -160,7 +160,7 @@ class Question:
     def _format(self) -> Format | None:
         config = self.target.quantization
         if self.weights is not None or not config:
-            return format_named(self.weights, None)
+            return format_named(self.weights)
         found = format_of_config(config)
         if found is None:
             raise InputsError(
@@ -199,7 +199,7 @@ def question_of(
     if not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
         raise InputsError(f"utilization={utilization!r} is not a share between 0 and 1")
     engine_named(engine)
-    format_named(weights, None)
+    format_named(weights)
     prompt = max(context // 2, 1) if prompt is None and is_whole_number(context, 2) else prompt
     workload = Serve(
         context, prompt=prompt, cache_dtype=cache_dtype, block_size=block_size, prefill=pass_tokens

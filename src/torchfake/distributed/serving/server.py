@@ -15,7 +15,7 @@ from functools import cached_property
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.passes.capacity import Memory, cache_bytes, memory_of, most_users
-from torchfake.distributed.passes.loads import Request, Steady, first_token, steady
+from torchfake.distributed.passes.loads import Request, Steady, reading_seconds, steady
 from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
 from torchfake.distributed.passes.rank_record import RankWork, Sent
 from torchfake.inspect.serve import Serve
@@ -121,7 +121,7 @@ class Server:
             parts = (seconds_of_pass(stage, load, self.machine) for stage in self.stages)
             return sum(parts, PassTime())
 
-        return first_token(alone, self.request.prompt, self.most_tokens)
+        return reading_seconds(alone, self.request, self.most_tokens)
 
     def with_users(self, users: int) -> Steady:
         """The steady state with so many users of a replica."""

@@ -156,7 +156,7 @@ class ServingPlan(Record):
             "most_users": self.most_users,
             "most_users_on_average": self.most_users_on_average,
             "gpu": server.machine.gpu.name,
-            "gpus": server.num_gpus * server.replicas,
+            "gpus": server.axes.num_ranks,
             "mesh": dict(server.axes.sizes),
             "weights": self.weights,
             "serve": server.serve.to_dict(),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
-from torchfake.inspect.records.units import bytes_text, seconds_text
+from torchfake.inspect.records.units import bytes_text, number_text, seconds_text
 from torchfake.inspect.show.rows import Block, Column, Line, Row, as_lines
 
 BOUND_BY = {
@@ -41,14 +42,13 @@ _BELOW = (
     "GPUs of each type; most users with full contexts; prices of tokens of answers"
 )
 
-_MEMORY = ("weights", "kv cache", "activations", "CUDA, NCCL", "CUDA graphs", "unused")
-_WITH_BARS = _MEMORY[:3]
+_WITH_BARS = ("weights", "kv cache", "activations")
 
 
 @shown.register
 def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
-    sizes = zip(_MEMORY, _sizes(found), strict=True)
-    shares = {name: size / found.memory.total for name, size in sizes if name in _WITH_BARS}
+    sizes = _sizes(found)
+    shares = {name: sizes[name] / found.memory.total for name in _WITH_BARS}
     lines = as_lines([*_answer(found), *_layout(found), *_memory(found), *_left_out(found)], shares)
     rows = [_row(number, steady, found) for number, steady in found.by_users]
     return [lines, Block(rows, _COLUMNS)] if rows else [lines]
@@ -64,7 +64,7 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
         return
     alone = seconds_text(found.first_token_seconds)
     loaded = seconds_text(steady.first_token_seconds)
-    users = _times(steady.users * found.server.replicas, "user")
+    users = number_text(steady.users * found.server.replicas, "user")
     if found.queue_seconds:
         waits = f"; {found.queue_seconds:,.0f} s more for those that wait for memory"
     else:
@@ -88,13 +88,13 @@ def _error(found: ServingPlan) -> str:
 
 def _fitting(found: ServingPlan) -> str:
     server = found.server
-    gpus, context = server.num_gpus * server.replicas, server.serve.context
+    gpus, context = server.axes.num_ranks, server.serve.context
     where = f"on {gpus} {server.machine.gpu.name}"
     if found.memory.cache <= 0:
         return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU, {where}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
-        return f"{_times(found.users, 'user')} x {context:,} tokens {where}, of at most {most}"
+        return f"{number_text(found.users, 'user')} x {context:,} tokens {where}, of at most {most}"
     full = f"{most} with full contexts of {context:,}, {where}"
     if found.verdict == "tight":
         return f"{found.users:,} users at the average length of their sequences, {full}"
@@ -110,7 +110,7 @@ def _served(found: ServingPlan) -> str:
 
 
 def _layout(found: ServingPlan) -> Iterator[Line]:
-    sizes = {name: size for name, size in found.server.axes.sizes.items() if size > 1}
+    sizes = larger(found.server.axes.sizes)
     if sizes:
         yield "layout", " x ".join(f"{name} {size}" for name, size in sizes.items())
 
@@ -118,17 +118,21 @@ def _layout(found: ServingPlan) -> Iterator[Line]:
 def _memory(found: ServingPlan) -> Iterator[Line]:
     memory = found.memory
     yield "memory", f"{bytes_text(memory.total)} of each GPU"
-    for name, size in zip(_MEMORY, _sizes(found), strict=True):
+    for name, size in _sizes(found).items():
         if size:
             yield f"  {name}", bytes_text(size) + _blocks(found, name)
 
 
-def _sizes(found: ServingPlan) -> tuple[int, ...]:
+def _sizes(found: ServingPlan) -> dict[str, int]:
     memory = found.memory
-    cache = max(memory.cache, 0)
-    return (
-        memory.weights, cache, memory.activations, memory.context, memory.graphs, memory.unused,
-    )  # fmt: skip
+    return {
+        "weights": memory.weights,
+        "kv cache": max(memory.cache, 0),
+        "activations": memory.activations,
+        "CUDA, NCCL": memory.context,
+        "CUDA graphs": memory.graphs,
+        "unused": memory.unused,
+    }
 
 
 def _blocks(found: ServingPlan, name: str) -> str:
@@ -183,8 +187,8 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
 def _offers(found: ServingSearch) -> Iterator[Line]:
     limits = limits_text(found.limits)
     if not found.fits:
-        ways = _times(len(found.offers), "way")
-        yield "fits", f"no: none of {ways} serves {_times(found.users, 'user')}{limits}"
+        ways = number_text(len(found.offers), "way")
+        yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
         yield from _nearest(found)
     if found.fewest is not None:
         yield "fewest", f"{_offer_text(found.fewest)}; serves {found.users:,} users{limits}"
@@ -206,7 +210,7 @@ def _tried(found: ServingSearch) -> str:
     refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
     kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
     formats = ", ".join(dict.fromkeys(offer.plan.weights for offer in found.offers))
-    return f"{_times(len(found.offers), 'way')} on {kinds}, weights in {formats}{refused}"
+    return f"{number_text(len(found.offers), 'way')} on {kinds}, weights in {formats}{refused}"
 
 
 def limits_text(limits: Limits) -> str:
@@ -220,15 +224,22 @@ def limits_text(limits: Limits) -> str:
 def _offer_text(offer: Offer) -> str:
     steady = offer.plan.steady
     assert steady is not None
-    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
     price = ""
     if offer.price is not None:
         price = f"; {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
-    return (
-        f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}: first token "
-        f"{seconds_text(steady.first_token_seconds)}, each token {seconds_text(steady.seconds)}, "
-        f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU{price}"
-    )
+    rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
+    return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
+
+
+def _where(offer: Offer) -> str:
+    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
+    return f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}"
+
+
+def _seen(steady: Steady) -> str:
+    """What a user sees."""
+    first, each = seconds_text(steady.first_token_seconds), seconds_text(steady.seconds)
+    return f"first token {first}, each token {each}"
 
 
 def _nearest(found: ServingSearch) -> Iterator[Line]:
@@ -239,15 +250,8 @@ def _nearest(found: ServingSearch) -> Iterator[Line]:
         yield "nearest", f"none: {why}"
         return
     users, offer = found.nearest
-    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
-    where = f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}"
-    steady = next(steady for number, steady in offer.plan.by_users if number == users)
-    first, each = seconds_text(steady.first_token_seconds), seconds_text(steady.seconds)
-    yield "nearest", f"{_times(users, 'user')} on {where}: first token {first}, each token {each}"
-
-
-def _times(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    seen = _seen(dict(offer.plan.by_users)[users])
+    yield "nearest", f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
 
 
 def _offer_row(offer: Offer) -> Row:

@@ -6,7 +6,7 @@ Input: a TargetPlan. Output: blocks of rows. Invariant: its first line says whet
 from __future__ import annotations
 
 from torchfake.distributed.parallelize.checkpoints import counts_of
-from torchfake.distributed.parallelize.mesh_axes import MeshAxes
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, larger
 from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
 from torchfake.distributed.target_plans.batch import Batch
 from torchfake.distributed.target_plans.target_plan import TargetPlan
@@ -136,7 +136,7 @@ def checkpoint_text(given: str | int) -> str:
 def _layout(found: TargetPlan) -> str:
     """The layout as text: the engines, and the axes that each works along."""
     strategy, axes = found.strategy, found.strategy.axes
-    sizes = {name: n for name, n in axes.sizes.items() if n > 1}
+    sizes = larger(axes.sizes)
     parts = []
     if strategy.engine == "ddp":
         zero = ", each rank a part of the optimizer (ZeRO-1)" if strategy.stage == 1 else ""

@@ -20,7 +20,7 @@ from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefi
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, Source, contents
 from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.record import Record
-from torchfake.inspect.records.units import bytes_text, count_text
+from torchfake.inspect.records.units import bytes_text, count_text, number_text
 from torchfake.inspect.targets.options import dtype_named
 
 
@@ -46,7 +46,7 @@ class Diff(Record):
     @property
     def headline(self) -> str:
         """The answer in one line: ``identical: ...``, or what differs."""
-        alike = f"{self.num_equal:,} tensor{'s' * (self.num_equal != 1)}"
+        alike = number_text(self.num_equal, "tensor")
         if self.is_equal:
             size = f"{count_text(self.a.num_values)} values, {bytes_text(self.a.size_bytes)}"
             return f"identical: {alike}, {size}"

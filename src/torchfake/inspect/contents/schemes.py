@@ -140,8 +140,7 @@ def scheme_of_config(config: Mapping[str, Any]) -> tuple[str, Scheme] | None:
         config: of bitsandbytes, GPTQ or AWQ, or ``"fp8"`` (blocks with a float32 scale, as in
             DeepSeek-V3).
     """
-    method = config.get("quant_method", "")
-    method = str(getattr(method, "value", method)).lower()  # may be an enum of transformers
+    method = method_of(config)
     if method == "bitsandbytes" or config.get("load_in_4bit") or config.get("load_in_8bit"):
         kept = tuple(config.get("llm_int8_skip_modules") or ())
         name, scheme = _of_bitsandbytes(config)
@@ -154,6 +153,12 @@ def scheme_of_config(config: Mapping[str, Any]) -> tuple[str, Scheme] | None:
         group = config.get("group_size", config.get("q_group_size", 128))
         return method, _of_gptqmodel(method, bits, group)._replace(kept=kept)
     return None
+
+
+def method_of(config: Mapping[str, Any]) -> str:
+    """The ``quant_method`` of a ``quantization_config``."""
+    named = config.get("quant_method", "")
+    return str(getattr(named, "value", named)).lower()  # may be an enum of transformers
 
 
 def _of_blocks(rows_of_block: int, columns_of_block: int) -> Scheme:

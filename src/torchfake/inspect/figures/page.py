@@ -19,7 +19,7 @@ from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
-from torchfake.inspect.records.record import html_fragment, on_page, plain_text, shown
+from torchfake.inspect.records.record import OnPage, html_fragment, plain_text, shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
 from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
@@ -78,8 +78,8 @@ def _title(records: list[Any]) -> str:
     for part in _parts(records):
         if isinstance(part, Summary):
             return part.tree.class_name
-        if (own := on_page(part)) is not None:
-            return own.title
+        if isinstance(part, OnPage):
+            return part.title
         estimate = getattr(part, "estimate", part)
         if isinstance(estimate, Estimate):
             return estimate.class_name
@@ -92,8 +92,8 @@ def _verdicts(records: list[Any]) -> Iterator[tuple[str, str]]:
         if isinstance(part, Summary):
             yield "", headline(part)
             continue
-        if (own := on_page(part)) is not None:
-            yield f"verdict {own.verdict}", own.sentence
+        if isinstance(part, OnPage):
+            yield f"verdict {part.verdict}", part.sentence
             continue
         line, fit = _verdict_line(part), _fit_of(part)
         if not line or fit is None:
@@ -140,8 +140,7 @@ def _cards(records: list[Any]) -> dict[str, str]:
             if part.active is not None:
                 cards["active"] = count_text(part.active.num_parameters)
             cards["weights"] = compared_bytes(size.parameter_bytes)
-        own = on_page(part)
-        cards.update(_cards_of_step(part) if own is None else own.cards)
+        cards.update(part.cards if isinstance(part, OnPage) else _cards_of_step(part))
         if isinstance(part, Fits) and len(part) == 1:
             cards[f"max {part[0].vary}"] = text.largest_text(part[0])
     return {name: value for name, value in cards.items() if value}
@@ -203,9 +202,9 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(record, Estimate):
         yield "Memory", _rows(record)
         yield from _memory_sections(record)
-    elif (own := on_page(record)) is not None:
-        yield from own.sections
-        yield "Details", _rows(record)
+    elif isinstance(record, OnPage):
+        yield from record.sections
+        yield "Details", _html_of(record.rows)
     else:  # a plan, and the memory of the ranks that hold the most
         yield from plan_sections(record)
         yield "Plan", _rows(record)
@@ -215,9 +214,13 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
 
 def _rows(record: Any) -> str:
     """The rows of a record without what the page says elsewhere: headline, verdict, code."""
+    return _html_of(shown(record))
+
+
+def _html_of(shown_blocks: list[Any]) -> str:
     blocks = (
         block._replace(rows=[r for r in block.rows if r.name != "fits"], heading="", code="")
-        for block in shown(record)
+        for block in shown_blocks
     )
     return blocks_html(block for block in blocks if block.rows or block.note)
 

@@ -20,7 +20,7 @@ from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate import estimate
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fits
-from torchfake.inspect.records.record import on_page
+from torchfake.inspect.records.record import OnPage, on_page
 from torchfake.inspect.summary import Summary, summary
 
 
@@ -64,9 +64,9 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
     if options:
         given_names = ", ".join(f"{name}=" for name in options)
         raise InputsError(f"{given_names}: options are for a module, not for results")
+    given = [on_page(record) or record for record in given]
     for record in given:
-        is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph))
-        is_known = is_known or on_page(record) is not None
+        is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph, OnPage))
         if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):
             raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
     return given

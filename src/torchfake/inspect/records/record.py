@@ -109,13 +109,14 @@ def drawn_as(record: Any, form: str) -> str:
 
 
 class OnPage(NamedTuple):
-    """What a page shows of a record beside its rows."""
+    """What a page shows of a record."""
 
     title: str
     verdict: str  # "yes", "tight", "no", or ""
     sentence: str  # the answer
     cards: dict[str, str]  # key figures, by name
     sections: list[tuple[str, str]]  # headings and HTML
+    rows: list[Any]  # the blocks of rows
 
 
 @singledispatch

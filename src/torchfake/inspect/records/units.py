@@ -69,6 +69,11 @@ def count_text(count: int) -> str:
     return _scaled(count, names)
 
 
+def number_text(number: int, noun: str) -> str:
+    """A number of things: ``1 user``, ``1,024 users``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def bytes_text(size_bytes: int) -> str:
     """Bytes as text, in GB unless :func:`set_units` has set other units.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.records.units import bytes_text, compared_bytes
+from torchfake.inspect.records.units import bytes_text, compared_bytes, number_text
 
 _WHY = {"model": " (the model's limit)", "search": " or more"}
 
@@ -22,17 +22,13 @@ def serving_lines(estimate: Estimate) -> list[tuple[str, str]]:
     if serve.prefill is not None:
         prompts += f", {serve.prefill:,} tokens in a pass"
     dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
-    served = f"{_times(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
+    served = f"{number_text(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     per_token = bytes_text(round(cache.bytes_per_token))
     whole = compared_bytes(cache.num_bytes)
     lines = [("serves", served), ("cache", f"{whole}, {per_token} per token, {cache.name}{dtype}")]
     for kind, (count, size) in cache.by_kind.items():
-        lines.append(("", f"{_times(count, 'layer')}, {kind}: {bytes_text(size)}"))
+        lines.append(("", f"{number_text(count, 'layer')}, {kind}: {bytes_text(size)}"))
     return lines
-
-
-def _times(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def served_text(fit: Fit) -> str:
@@ -42,8 +38,8 @@ def served_text(fit: Fit) -> str:
     found = []
     if fit.users:
         why = _WHY.get(fit.limited_by or "", "")
-        found.append(f"{_times(fit.users, 'user')}{why} x {fit.serve.context:,}")
+        found.append(f"{number_text(fit.users, 'user')}{why} x {fit.serve.context:,}")
     if fit.context:
         why = _WHY.get(fit.context_limited_by or "", "")
-        found.append(f"{_times(fit.serve.users, 'user')} x {fit.context:,}{why}")
+        found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,}{why}")
     return ", ".join(found) or "none"

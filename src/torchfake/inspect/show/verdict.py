@@ -12,7 +12,7 @@ from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect.contents.weights import Weights, WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.records.units import compared_bytes, count_text
+from torchfake.inspect.records.units import compared_bytes, count_text, number_text
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 
@@ -148,7 +148,7 @@ def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str
     counted, step = estimate.counted, estimate.step
     if step.serve is not None:
         users, context = step.serve.users, step.serve.context
-        yield f"serving {users:,} user{'s' * (users != 1)}{within}, a context of {context:,}"
+        yield f"serving {number_text(users, 'user')}{within}, a context of {context:,}"
     else:
         loss = f" on {SUM_OF_OUTPUT}" if estimate.loss == SUM_OF_OUTPUT else ""
         yield counted.does + within + loss

@@ -15,6 +15,7 @@ from torch import nn
 
 import torchfake
 from torchfake import deferred_init, deferred_mode, errors, fake_like, fake_mode, fx, is_deferred
+from torchfake.distributed import search_servers
 
 WRONG: list[Any] = ["no such", 3.5, object(), [], torch.int32, lambda: 1, -1]
 
@@ -171,6 +172,7 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
     "depth": (0,), "unlike_axes": ((),), "workspace_bytes": (0,), "mesh_dim_names": ("no such",),
     "keep_cache": (True,), "keep_gradients": (True,), "fold": (True,),
     "buffers_only": (True,), "progress": (True,), "overrides_a": ((),), "overrides_b": ((),),
+    "overrides": ((),), "suggests": (True,), "ttft": (1 << 100, 3.5), "tpot": (1 << 100, 3.5),
     "inputs": ((), {3: 4}), "dynamic_shapes": ((), {3: 4}), "concrete_args": ({3: 4},),
     "decomposition_table": ({3: 4},), "kwargs": ({3: 4},), "checkpoint": ({3: 4}, "no such"),
     "a": ("no such",), "b": ("no such",), "directory": ("no such",), "path": ("no such",),
@@ -200,6 +202,19 @@ def example_inputs(**wrong: Any) -> None:
     torchfake.example_inputs(model, **wrong)
 
 
+LLAMA = {"overrides": ["hidden_size=32", "num_hidden_layers=1", "vocab_size=64"], "context": 64}
+
+
+def served(**wrong: Any) -> None:
+    given = {**LLAMA, **wrong}
+    torchfake.serve(given.pop("target", "transformers:LlamaForCausalLM"), **given)
+
+
+def searched(**wrong: Any) -> None:
+    given = {**LLAMA, "gpus": 1, "gpu": "t4-16gb", **wrong}
+    search_servers(given.pop("target", "transformers:LlamaForCausalLM"), **given)
+
+
 SWEPT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "summary": (torchfake.summary, lambda **w: torchfake.summary(linear(), INPUTS, **w)),
     "graph_of": (torchfake.graph_of, lambda **w: torchfake.graph_of(linear(), INPUTS, **w)),
@@ -209,6 +224,8 @@ SWEPT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "diff": (torchfake.diff, lambda **w: torchfake.diff(**{"a": linear(), "b": linear(), **w})),
     "example_inputs": (torchfake.example_inputs, example_inputs),
     "plan": (torchfake.plan, plan),
+    "serve": (torchfake.serve, served),
+    "search_servers": (search_servers, searched),
     "fake_mode": (fake_mode, fake_mode),
     "deferred_mode": (deferred_mode, deferred_mode),
     "meta_init": (torchfake.meta_init, torchfake.meta_init),
@@ -251,5 +268,5 @@ def test_the_sweep_knows_all_public_functions() -> None:
                     "read_profiles", "profiles", "install_as_torchdistx", "is_meta_init",
                     "clear_meta_init_cache"}  # fmt: skip
     no_functions = {"Answer", "Answers", "CudaProfile", "FakeTensor", "Question", "Serve", "errors"}
-    names = {*torchfake.__all__, *fx.__all__} - {"MetaAwareMethodsPatcher"}
+    names = {*torchfake.__all__, *fx.__all__} - {"MetaAwareMethodsPatcher"} | {"search_servers"}
     assert names - elsewhere - subject_only - no_functions == set(SWEPT)

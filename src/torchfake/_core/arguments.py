@@ -7,6 +7,7 @@ or an error. Invariant: no argument is changed, and no module is imported to che
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,12 @@ def is_whole_number(value: object, least: int) -> bool:
     """Whether `value` is an integer, not a bool, from `least` up to torch's largest size."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return is_number and least <= value < 1 << 62  # type: ignore[operator]
+
+
+def is_number_above_0(value: object) -> bool:
+    """Whether `value` is a finite number above 0, not a bool."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf  # type: ignore[operator]
 
 
 def check_mapping(value: object, name: str) -> None:
@@ -172,6 +179,16 @@ def check_strings(value: Any, name: str) -> None:
     is_list = isinstance(value, (list, tuple))
     if not (is_list and all(isinstance(item, str) for item in value)):
         raise TypeError(f"{name} is {_shown(value)}: give a list of strings, such as ['depth=2']")
+
+
+def check_text(value: object, name: str, example: str) -> None:
+    """Refuse a value that is not a string.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {_shown(value)}: give a string, such as {example!r}")
 
 
 def check_path(value: object, name: str) -> None:

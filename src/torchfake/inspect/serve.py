@@ -144,7 +144,7 @@ def _check_dtype(serve: Serve) -> None:
     if name is None:
         return
     if serve.cache == PAGED:
-        allowed = name in ("int8", "int4") or float_dtype(serve) is not None
+        allowed = name in ("int8", "int4") or _is_float(name)
     else:
         allowed = serve.cache == QUANTIZED and (name in INTEGERS or name in FP8)
     if not allowed:
@@ -153,6 +153,14 @@ def _check_dtype(serve: Serve) -> None:
             "dynamic or static cache it is the model's, of a quantized one int4, int2, int8 or "
             "fp8, of a paged one int4, int8, fp8 or any floating point dtype"
         )
+
+
+def _is_float(name: str) -> bool:
+    try:
+        dtype_named(name)
+    except TargetError:
+        return False
+    return True
 
 
 def float_dtype(serve: Serve) -> torch.dtype | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchfake._core.arguments import is_whole_number
+from torchfake._core.arguments import check_text, is_whole_number
 from torchfake.errors import InputsError, did_you_mean
 
 SHARD_NAMES = ("dp", "fsdp", "shard", "dp_shard")
@@ -140,11 +140,28 @@ def _remedy(name: str) -> str:
             ": the sequence is split along tp, with sequence_parallel=True (--sequence-parallel), "
             "or along cp, in attention too"
         )
-    hint = did_you_mean(name, _KNOWN)
+    hint = did_you_mean(str(name), _KNOWN)
     return hint or (
         ": dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors, cp sequences, ep "
         "experts, pp layers into stages"
     )
+
+
+def axes_of(mesh: Mapping[str, int] | str | None, gpus: int | None) -> MeshAxes:
+    """The axes of a mesh that is given as sizes by name, or as :func:`parse_mesh` reads it.
+
+    Raises:
+        TypeError: if `mesh` is neither.
+        InputsError: if it is invalid, or does not have so many GPUs.
+    """
+    if not isinstance(mesh, Mapping):
+        if mesh is not None:
+            check_text(mesh, "mesh", "tp=8")
+        return parse_mesh(mesh, gpus)
+    axes = mesh_axes(mesh)
+    if gpus not in (None, axes.num_ranks):
+        raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+    return axes
 
 
 def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:

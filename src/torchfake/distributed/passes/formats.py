@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchfake._core.arguments import check_text
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.errors import InputsError, did_you_mean
@@ -101,8 +102,11 @@ def format_named(name: str | None) -> Format | None:
     """The format with a name; None for the model's own dtype.
 
     Raises:
+        TypeError: if it is no string.
         InputsError: if there is no such format.
     """
+    if name is not None:
+        check_text(name, "weights", "fp8")
     if name is None or name in _OF_THE_MODEL:
         return None
     if name not in FORMATS:

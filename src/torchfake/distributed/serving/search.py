@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchfake._core.arguments import is_whole_number
+from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles
 from torchfake._progress import count, progress
 from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
@@ -192,15 +192,19 @@ def search_servers(
         DeviceError: if there is no such GPU.
     """
     for name, value in (("ttft", ttft), ("tpot", tpot)):
-        if value is not None and not value > 0:
+        if value is not None and not is_number_above_0(value):
             raise InputsError(f"{name}={value!r} is not a number of seconds above 0")
     if not is_whole_number(gpus, 1):
         raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
-    kinds = named_profiles([gpu] if isinstance(gpu, (str, CudaProfile)) else gpu, "gpu")
+    kinds = named_profiles(_listed(gpu), "gpu")
+    check_mapping(prices, "prices")
     hourly = _hourly(prices or {}, kinds)
-    formats = [weights] if weights is None or isinstance(weights, str) else [*weights]
+    formats = _listed(weights)
     for each in formats:
         format_named(each)  # refuses what is no format
+    for name, given in (("gpu", kinds), ("weights", formats)):
+        if not given:
+            raise InputsError(f"{name} is empty: name one to try, or leave it out")
     limits = Limits(ttft, tpot)
     offers, refusals = [], []
     question = question_of(target, users=users, weights=None, **options)
@@ -219,6 +223,10 @@ def search_servers(
     if not offers and refusals:
         raise refusals[0]
     return ServingSearch(target, users, limits, tuple(offers), len(refusals))
+
+
+def _listed(given: Any) -> list[Any]:
+    return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
 def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
@@ -255,12 +263,12 @@ def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> di
     for given, price in prices.items():
         named = [name for name in kinds if name == given or name.startswith(f"{given}-")]
         if not named:
-            hint = did_you_mean(given, kinds) or f": these are {', '.join(kinds)}"
+            hint = did_you_mean(str(given), kinds) or f": these are {', '.join(kinds)}"
             raise InputsError(
-                f"price of {given!r}, which is not among the GPUs that are tried{hint}"
+                f"prices has a price of {given!r}, which is not among the GPUs that are tried{hint}"
             )
-        if not price > 0:
-            raise InputsError(f"price of {given}: {price!r} is not a number above 0")
+        if not is_number_above_0(price):
+            raise InputsError(f"prices has a price of {given}: {price!r} is not a number above 0")
         found.update(dict.fromkeys(named, price))
     return found
 

@@ -15,10 +15,15 @@ import torch
 from torch import nn
 
 from torchfake._core import gpu_profiles
-from torchfake._core.arguments import is_whole_number
+from torchfake._core.arguments import (
+    check_flag,
+    check_text,
+    is_number_above_0,
+    is_whole_number,
+)
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.layout import layout_of
-from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, axes_of, mesh_axes
 from torchfake.distributed.passes.capacity import UTILIZATION
 from torchfake.distributed.passes.engines import engine_named
 from torchfake.distributed.passes.formats import (
@@ -97,6 +102,7 @@ def serve(
         InputsError: if the model cannot be served in that way; the message has the remedy.
         DeviceError: if there is no such GPU.
     """
+    check_flag(suggests, "suggests")
     question = question_of(
         target,
         users=users,
@@ -196,8 +202,11 @@ def question_of(
     """Check what is to be served; for the arguments, see :func:`serve`."""
     if not is_whole_number(users, 1):
         raise InputsError(f"users={users!r} is not a whole number of 1 or more")
-    if not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
+    if not is_whole_number(pass_tokens, 1):
+        raise InputsError(f"pass_tokens={pass_tokens!r} is not a whole number of 1 or more")
+    if not is_number_above_0(utilization) or utilization > 1:
         raise InputsError(f"utilization={utilization!r} is not a share between 0 and 1")
+    check_text(engine, "engine", "eager")
     engine_named(engine)
     format_named(weights)
     prompt = max(context // 2, 1) if prompt is None and is_whole_number(context, 2) else prompt
@@ -211,10 +220,7 @@ def question_of(
 def _mesh(mesh: str | Mapping[str, int] | None, gpus: int | None) -> Mapping[str, int]:
     """The sizes of the axes; by default tensors are split in a node, and layers between nodes."""
     if mesh is not None:
-        axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
-        if gpus not in (None, axes.num_ranks):
-            raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
-        return axes.sizes
+        return axes_of(mesh, gpus).sizes
     number = 1 if gpus is None else gpus
     if not is_whole_number(number, 1):
         raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")

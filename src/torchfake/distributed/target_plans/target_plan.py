@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes, parse_mesh
+from torchfake.distributed.parallelize.mesh_axes import MeshAxes, axes_of
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.step_time import StepTime
 from torchfake.distributed.strategy import Strategy
@@ -219,9 +219,7 @@ def plan_target(
             not run.
     """
     options: dict[str, Any] = {name: value for name, value in locals().items() if name != "text"}
-    axes = mesh_axes(mesh) if isinstance(mesh, Mapping) else parse_mesh(mesh, gpus)
-    if gpus not in (None, axes.num_ranks):
-        raise InputsError(f"the mesh has {axes.num_ranks} ranks, and gpus is {gpus}: give one")
+    axes = axes_of(mesh, gpus)
     precision = precision_for(precision, weights, lora)
     check_axes(axes, weights, lora)
     is_pipeline = axes.pipeline_ranks > 1

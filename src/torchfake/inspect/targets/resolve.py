@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake._core.arguments import check_path, check_strings
 from torchfake._torch.contexts import Restoring, uninterrupted
 from torchfake.errors import TargetError, did_you_mean
 from torchfake.inspect.records.messages import one_line
@@ -54,13 +55,16 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
         overrides: changes of the config or of the callable's arguments, each as ``key=value``.
 
     Raises:
+        TypeError: if an argument is of another type.
         TargetError: if the text names nothing that can be built, or an override is invalid.
         MissingExtraError: if the target needs a library that is not installed.
 
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name
     'Linear'
     """
-    values = parse_overrides(overrides)
+    check_path(text, "target")
+    check_strings(overrides, "overrides")
+    text, values = os.fspath(text), parse_overrides(overrides)
     if Path(text).is_dir():
         return _directory_target(text, values)
     if text.endswith(".json"):

@@ -34,7 +34,6 @@ from torchfake.distributed.target_plans.inputs import (
     written_batch,
 )
 from torchfake.distributed.target_plans.remedies import with_remedy
-from torchfake.errors import InputsError
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.steps.step import NO_OPTIMIZER

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import UncapturedHigherOrderOpError
 
 from tests._tracing.conftest import (
     CPU,
@@ -104,6 +105,8 @@ def test_a_condition_on_fake_cuda_is_exported() -> None:
 
     program = fx.export(Conditional(), (fake_like(torch.ones(3), device="cuda"),))
     assert any("cond" in str(node.target) for node in program.graph.nodes)
+    with pytest.raises(UncapturedHigherOrderOpError):  # torch.cond is checked as before
+        torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x[0], (torch.ones(3),))
 
 
 def test_export_restores_the_methods_of_torchs_fakes() -> None:

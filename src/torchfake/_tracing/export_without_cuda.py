@@ -89,6 +89,13 @@ class _ConstantsOnCpu(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether torch.compile goes on in this mode. Otherwise it would skip the function that
+        ``torch.cond`` compiles, for good.
+        """
+        return True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 

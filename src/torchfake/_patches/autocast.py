@@ -8,32 +8,28 @@ Querying torch at each call of a torch function instead would cost a tenth of a 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor import torch_function
 from torchfake._torch import backends
 
 
-def _updating_override(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        try:
-            if _switches_on(args, kwargs):
-                torch_function.expect_autocast()
-                return original(*args, **kwargs)  # last: a later interrupt would leave autocast on
-            original(*args, **kwargs)
-            torch_function.update_override()
-        except BaseException as error:
-            if not isinstance(error, Exception) and not _switches_on(args, kwargs):
-                original(*args, **kwargs)  # torch's ``__exit__`` calls it only once
-            raise
-        return None
-
-    return replacement
+@replacing
+def _updating_override(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        if _switches_on(args, kwargs):
+            torch_function.expect_autocast()
+            return original(*args, **kwargs)  # last: a later interrupt would leave autocast on
+        original(*args, **kwargs)
+        torch_function.update_override()
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _switches_on(args, kwargs):
+            original(*args, **kwargs)  # torch's ``__exit__`` calls it only once
+        raise
+    return None
 
 
 def _switches_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

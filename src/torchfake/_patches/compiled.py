@@ -56,7 +56,9 @@ def patches_of_attention() -> list[Replacement]:
     ]
 
 
-_WITH_REPLACEMENTS = ("accelerators", "autocast", "device_arguments", "sources", "wrapper_devices")
+_WITH_REPLACEMENTS = (
+    "accelerators", "autocast", "device_arguments", "patch", "sources", "wrapper_devices",
+)  # fmt: skip
 _TRACED = (
     "_core.modes",
     *(f"_patches.{name}" for name in _WITH_REPLACEMENTS),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._recording.arguments import fake_aliases
 from torchfake._tensor.conversions import target_of_type
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -74,100 +74,77 @@ def _drop_device_of_out(kwargs: dict[str, Any]) -> None:
     del kwargs["device"]
 
 
-def _to(original: Any) -> Any:
+@replacing
+def _to(original: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.to`` of a real tensor: C++ would ask the driver for the index."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], (str, int, _device)) and not isinstance(args[0], bool):
-            args = (_with_index(args[0]), *args[1:])
-        elif "device" in kwargs:
-            kwargs["device"] = _with_index(kwargs["device"])
-        return original(tensor, *args, **kwargs)
-
-    return replacement
+    if args and isinstance(args[0], (str, int, _device)) and not isinstance(args[0], bool):
+        args = (_with_index(args[0]), *args[1:])
+    elif "device" in kwargs:
+        kwargs["device"] = _with_index(kwargs["device"])
+    return original(tensor, *args, **kwargs)
 
 
-def _to_device_type(original: Any) -> Any:
+@replacing
+def _to_device_type(
+    original: Any,
+    tensor: Any,
+    device: Any = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> Any:
     """``Tensor.cuda``, ``xpu`` and ``mtia`` of a real tensor: C++ would start the driver."""
-    device_type = original.__name__
-
-    @functools.wraps(original)
-    def replacement(
-        tensor: Any,
-        device: Any = None,
-        non_blocking: bool = False,
-        memory_format: torch.memory_format = torch.preserve_format,
-    ) -> Any:
-        if not devices.names_any_device():
-            keywords = {"non_blocking": non_blocking, "memory_format": memory_format}
-            return original(tensor, device, **keywords)
-        if device is None or type(device) is int:
-            device = _device(device_type) if device is None else _device(device_type, device)
-        target = devices.resolve(device)
-        return tensor.to(target, non_blocking=non_blocking, memory_format=memory_format)
-
-    return replacement
+    options = {"non_blocking": non_blocking, "memory_format": memory_format}
+    if not devices.names_any_device():
+        return original(tensor, device, **options)
+    if device is None or type(device) is int:
+        device = _device(original.__name__, *(() if device is None else (device,)))
+    return tensor.to(devices.resolve(device), **options)
 
 
-def _legacy_type(original: Any) -> Any:
+@replacing
+def _legacy_type(
+    original: Any, /, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     """``Tensor.type`` of a real tensor, given a type such as ``torch.cuda.FloatTensor``."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if dtype is None or isinstance(dtype, torch.dtype) or not devices.names_any_device():
-            return original(tensor, dtype, *args, **kwargs)
-        return tensor.to(*target_of_type(dtype))
-
-    return replacement
+    if dtype is None or isinstance(dtype, torch.dtype) or not devices.names_any_device():
+        return original(tensor, dtype, *args, **kwargs)
+    return tensor.to(*target_of_type(dtype))
 
 
-def _as_tensor(original: Any) -> Any:
+@replacing
+def _as_tensor(original: Any, data: Any, dtype: Any = None, device: Any = None) -> Any:
     """``torch.as_tensor`` of a fake: C++ would query CUDA for the index that ``cuda`` lacks."""
-
-    @functools.wraps(original)
-    def replacement(data: Any, dtype: Any = None, device: Any = None) -> Any:
-        if modes.current() is None or not isinstance(data, FakeTensor):
-            return original(data, dtype=dtype, device=_with_index(device))
-        if device is None:
-            device = backends.context_device()
-        return data.to(data.device if device is None else device, dtype or data.dtype)
-
-    return replacement
+    if modes.current() is None or not isinstance(data, FakeTensor):
+        return original(data, dtype=dtype, device=_with_index(device))
+    if device is None:
+        device = backends.context_device()
+    return data.to(data.device if device is None else device, dtype or data.dtype)
 
 
-def _parse_to(original: Any) -> Any:
+@replacing
+def _parse_to(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The parser of the arguments of ``nn.Module.to``: the first may be a device."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        args = (*(_with_index(a) for a in args[:1]), *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = _with_index(kwargs["device"])
-        return original(*args, **kwargs)
-
-    return replacement
+    args = (*(_with_index(a) for a in args[:1]), *args[1:])
+    if "device" in kwargs:
+        kwargs["device"] = _with_index(kwargs["device"])
+    return original(*args, **kwargs)
 
 
-def _group_by_device(original: Any) -> Any:
+@replacing
+def _group_by_device(original: Any, lists: Any, with_indices: bool = False) -> Any:
     """Group a foreach optimizer's tensors: C++ sees carriers and refuses step counts on the CPU."""
-
-    @functools.wraps(original)
-    def replacement(lists: Any, with_indices: bool = False) -> Any:
-        if modes.current() is None or not any(isinstance(t, FakeTensor) for t in lists[0]):
-            return original(lists, with_indices)
-        groups: dict[Any, Any] = {}
-        for i, tensor in enumerate(lists[0]):
-            columns, indices = groups.setdefault(
-                (tensor.device, tensor.dtype), ([[] for _ in lists], [])
-            )
-            for column, source in zip(columns, lists, strict=True):
-                column.extend(source[i : i + 1])
-            if with_indices:
-                indices.append(i)
-        return groups
-
-    return replacement
+    if modes.current() is None or not any(isinstance(t, FakeTensor) for t in lists[0]):
+        return original(lists, with_indices)
+    groups: dict[Any, Any] = {}
+    for i, tensor in enumerate(lists[0]):
+        columns, indices = groups.setdefault(
+            (tensor.device, tensor.dtype), ([[] for _ in lists], [])
+        )
+        for column, source in zip(columns, lists, strict=True):
+            column.extend(source[i : i + 1])
+        if with_indices:
+            indices.append(i)
+    return groups
 
 
 class _TypesWithFakes(list[type]):
@@ -179,34 +156,26 @@ class _TypesWithFakes(list[type]):
         return isinstance(cls, type) and issubclass(cls, FakeTensor) and not modes.is_recording()
 
 
-def _is_alias_of(original: Any) -> Any:
+@replacing
+def _is_alias_of(original: Any, one: Any, other: Any) -> bool:
     """Whether two tensors share a storage: in C++, a fake has none."""
-
-    @functools.wraps(original)
-    def replacement(one: Any, other: Any) -> bool:
-        if isinstance(one, FakeTensor) and isinstance(other, FakeTensor):
-            return one._fake_storage is other._fake_storage
-        return bool(original(one, other))
-
-    return replacement
+    if isinstance(one, FakeTensor) and isinstance(other, FakeTensor):
+        return one._fake_storage is other._fake_storage
+    return bool(original(one, other))
 
 
-def _wrap_for_grad(original: Any) -> Any:
+@replacing
+def _wrap_for_grad(original: Any, tensor: Any, level: int) -> Any:
     """Wrap a tensor by which ``torch.func`` differentiates a function. Inside another transform,
     C++ compares the devices of that tensor and of its gradient, which is fake. So a fake of the
     same memory, read and written as in eager mode, stands for a real tensor.
     """
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, level: int) -> Any:
-        if modes.current() is not None and autograd.is_transformed(tensor):
-            inner = autograd.without_levels(tensor)
-            if not isinstance(inner, FakeTensor) and not inner.is_meta:
-                _refuse_functionalized(tensor)
-                tensor = autograd.with_inner_tensor(tensor, fake_aliases)
-        return original(tensor, level)
-
-    return replacement
+    if modes.current() is not None and autograd.is_transformed(tensor):
+        inner = autograd.without_levels(tensor)
+        if not isinstance(inner, FakeTensor) and not inner.is_meta:
+            _refuse_functionalized(tensor)
+            tensor = autograd.with_inner_tensor(tensor, fake_aliases)
+    return original(tensor, level)
 
 
 def _refuse_functionalized(tensor: torch.Tensor) -> None:
@@ -218,14 +187,10 @@ def _refuse_functionalized(tensor: torch.Tensor) -> None:
         )
 
 
-def _is_acceptable(original: Any) -> Any:
+@replacing
+def _is_acceptable(original: Any, tensor: Any) -> bool:
     """``cudnn.is_acceptable``: recurrent layers call it, and warn if torch has no cuDNN."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any) -> bool:
-        return False if isinstance(tensor, FakeTensor) else original(tensor)
-
-    return replacement
+    return False if isinstance(tensor, FakeTensor) else original(tensor)
 
 
 _constructors = backends.device_constructors()

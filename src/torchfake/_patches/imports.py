@@ -11,14 +11,13 @@ Scripts that ``runpy`` or ``exec`` runs are not kept, and run in the mode.
 
 from __future__ import annotations
 
-import functools
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from typing import Any
 from zipimport import zipimporter
 
 from torchfake._core import memory, modes
 from torchfake._patches import entry, install
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing_in_modes
 from torchfake._random import lazy_generators
 from torchfake._recording import generator_sync
 from torchfake._torch import backends
@@ -60,19 +59,12 @@ class _on_real_devices(Restoring):
             context.__exit__(None, None, None)
 
 
-def _outside_modes(original: Any) -> Any:
+@replacing_in_modes
+def _outside_modes(original: Any, loader: Any, module: Any) -> None:
     """``exec_module`` of a loader, which runs the code of a module."""
-
-    @functools.wraps(original)
-    def exec_module(loader: Any, module: Any) -> None:
-        if modes.current() is None:
-            original(loader, module)
-        else:
-            with _drawing_as_eager(), entry.without_modes(), _on_real_devices():
-                original(loader, module)
-            install.update_patches()  # the module may have registered operators
-
-    return exec_module
+    with _drawing_as_eager(), entry.without_modes(), _on_real_devices():
+        original(loader, module)
+    install.update_patches()  # the module may have registered operators
 
 
 install.PATCHES_FOR_ANY_MODE += [

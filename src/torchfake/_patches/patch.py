@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
+from torchfake._core import modes
 from torchfake._torch import kernels
 from torchfake._torch.contexts import Restoring, call_if, results
 
@@ -23,6 +24,36 @@ class Patch(NamedTuple):
     owner: Any  # a module, a class, an object, or a dict
     name: Any  # a string; the key, if the owner is a dict
     make_replacement: Callable[[Any], Any]  # from the original to its replacement
+
+
+def replacing(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate a function that is called in place of an original, which it is given before the
+    arguments: a maker of replacements, as :class:`Patch` takes it.
+    """
+
+    def make_replacement(original: Any) -> Any:
+        @wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        return replacement
+
+    return make_replacement
+
+
+def replacing_in_modes(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The same for a function that is called on threads in a mode; on others, the original is."""
+
+    def make_replacement(original: Any) -> Any:
+        @wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if modes.current() is None:
+                return original(*args, **kwargs)
+            return function(original, *args, **kwargs)
+
+        return replacement
+
+    return make_replacement
 
 
 _INHERITED = object()  # the owner only inherits the attribute

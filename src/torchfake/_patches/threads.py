@@ -23,7 +23,7 @@ from typing import Any
 from torchfake._core import modes
 from torchfake._core.modes import ModeState
 from torchfake._patches import entry, install
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._random import lazy_generators
 from torchfake._recording import generator_sync
 from torchfake._torch import contexts
@@ -125,24 +125,20 @@ def _daemon_class(dispatch_class: Any) -> Any:
 # Threads.
 
 
-def _following_start(original: Any) -> Any:
+@replacing
+def _following_start(original: Any, thread: threading.Thread) -> None:
     """``Thread.start``: the thread runs in the mode that it is started in."""
-
-    @functools.wraps(original)
-    def start(thread: threading.Thread) -> None:
-        captured = None if modes.thread.starts_plain_threads else captured_mode()
-        if captured is None:
-            original(thread)
-            return
-        own = thread.__dict__.get("run")
-        thread.run = functools.partial(captured.run_thread, thread, thread.run, own)  # type: ignore[method-assign]
-        try:
-            original(thread)
-        except BaseException:  # started before, or too many threads
-            _restore_run(thread, own)
-            raise
-
-    return start
+    captured = None if modes.thread.starts_plain_threads else captured_mode()
+    if captured is None:
+        original(thread)
+        return
+    own = thread.__dict__.get("run")
+    thread.run = functools.partial(captured.run_thread, thread, thread.run, own)  # type: ignore[method-assign]
+    try:
+        original(thread)
+    except BaseException:  # started before, or too many threads
+        _restore_run(thread, own)
+        raise
 
 
 def _restore_run(thread: threading.Thread, own: Any) -> None:
@@ -156,35 +152,27 @@ def _restore_run(thread: threading.Thread, own: Any) -> None:
 # Executors and pools.
 
 
-def _following_work(original: Any) -> Any:
+@replacing
+def _following_work(original: Any, executor: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``ThreadPoolExecutor.submit`` and methods of ``ThreadPool``: the function runs in the mode of
     the caller; threads that are started for it are in none.
     """
-
-    @functools.wraps(original)
-    def replacement(executor: Any, /, *args: Any, **kwargs: Any) -> Any:
-        captured = captured_mode()
-        if captured is None:
-            return original(executor, *args, **kwargs)
-        if args:
-            args = functools.partial(captured.run, args[0]), *args[1:]
-        elif "func" in kwargs:
-            kwargs["func"] = functools.partial(captured.run, kwargs["func"])
-        with modes.starting_plain_threads():
-            return original(executor, *args, **kwargs)
-
-    return replacement
+    captured = captured_mode()
+    if captured is None:
+        return original(executor, *args, **kwargs)
+    if args:
+        args = functools.partial(captured.run, args[0]), *args[1:]
+    elif "func" in kwargs:
+        kwargs["func"] = functools.partial(captured.run, kwargs["func"])
+    with modes.starting_plain_threads():
+        return original(executor, *args, **kwargs)
 
 
-def _plainly(original: Any) -> Any:
+@replacing
+def _plainly(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The constructor of ``ThreadPool``: the threads that it starts are in no mode."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        with modes.starting_plain_threads():
-            return original(*args, **kwargs)
-
-    return replacement
+    with modes.starting_plain_threads():
+        return original(*args, **kwargs)
 
 
 install.PATCHES_FOR_ANY_MODE += [

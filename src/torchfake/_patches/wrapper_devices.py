@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from torchfake._core import devices, modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.conversions import encode_target
 from torchfake._tensor.torch_function import override_switch
@@ -137,20 +137,17 @@ PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)
 # Functions that ask a DTensor for its device in C++.
 
 
-def _group_by_device(original: Any) -> Any:
+@replacing
+def _group_by_device(original: Any, lists: Any, with_indices: bool = False) -> Any:
     """Group a foreach optimizer's tensors by device: DTensors by the device of their shards."""
-
-    def replacement(lists: Any, with_indices: bool = False) -> Any:
-        if not any(is_dtensor(tensor) for tensor in lists[0]):
-            return original(lists, with_indices)
-        local = [list(map(local_tensor_of, column)) for column in lists]
-        groups = original(local, True)
-        for key, (_, indices) in groups.items():
-            columns = [[column[i] for i in indices] if column else [] for column in lists]
-            groups[key] = columns, indices if with_indices else []
-        return groups
-
-    return replacement
+    if not any(is_dtensor(tensor) for tensor in lists[0]):
+        return original(lists, with_indices)
+    local = [list(map(local_tensor_of, column)) for column in lists]
+    groups = original(local, True)
+    for key, (_, indices) in groups.items():
+        columns = [[column[i] for i in indices] if column else [] for column in lists]
+        groups[key] = columns, indices if with_indices else []
+    return groups
 
 
 def _switched_by_autocast(original: Any) -> Any:
@@ -158,18 +155,14 @@ def _switched_by_autocast(original: Any) -> Any:
     return override_switch
 
 
-def _attention(original: Any) -> Any:
+@replacing
+def _attention(original: Any, /, query: Any, *args: Any, **kwargs: Any) -> Any:
     """Attention: C++ would choose the kernel by the carrier of a DTensor. Context parallelism wraps
     the replaced function, and sends the keys and values of the chosen kernel.
     """
-
-    @functools.wraps(original)  # context parallelism assigns by name
-    def replacement(query: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_dtensor(query):
-            return original(query, *args, **kwargs)
-        return scaled_dot_product_attention(original, query, *args, **kwargs)
-
-    return replacement
+    if not is_dtensor(query):
+        return original(query, *args, **kwargs)
+    return scaled_dot_product_attention(original, query, *args, **kwargs)
 
 
 def patches_of_dtensors() -> list[Patch]:

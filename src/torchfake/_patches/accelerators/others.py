@@ -17,7 +17,7 @@ from torchfake._core.modes import FakeAccelerator
 from torchfake._patches.accelerators import machine as of_any
 from torchfake._patches.accelerators.streams import STREAMS
 from torchfake._patches.accelerators.tables import Table, fake_machine
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._torch import backends
 
 _NO_KERNELS = "no kernel runs there"
@@ -165,55 +165,41 @@ def table_of_privateuse1() -> Table:
     return Table(f"torch.{name}", name, answered)
 
 
-def _entered(original: Any) -> Any:
+@replacing
+def _entered(original: Any, context: Any) -> Any:
     """``with torch.accelerator.device_index(1)``: C++ would call a driver."""
-
-    @functools.wraps(original)
-    def replacement(context: Any) -> Any:
-        machine = fake_machine(None)
-        if machine is None:
-            return original(context)
-        if context.idx is not None:
-            context.prev_idx = of_any.exchange_device(machine, context.idx)
-        return None
-
-    return replacement
+    machine = fake_machine(None)
+    if machine is None:
+        return original(context)
+    if context.idx is not None:
+        context.prev_idx = of_any.exchange_device(machine, context.idx)
+    return None
 
 
-def _exited(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement(context: Any, *error: Any) -> Any:
-        machine = fake_machine(None)
-        if machine is None:
-            return original(context, *error)
-        if context.idx is not None:
-            of_any.exchange_device(machine, context.prev_idx)
-        return None
-
-    return replacement
+@replacing
+def _exited(original: Any, context: Any, *error: Any) -> Any:
+    machine = fake_machine(None)
+    if machine is None:
+        return original(context, *error)
+    if context.idx is not None:
+        of_any.exchange_device(machine, context.prev_idx)
+    return None
 
 
+@replacing
 def _accelerator_of_bindings(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement() -> Any:
-        machine = fake_machine(None)
-        return original() if machine is None else torch.device(machine.device_type)
-
-    return replacement
+    machine = fake_machine(None)
+    return original() if machine is None else torch.device(machine.device_type)
 
 
-def _get_device_module(original: Any) -> Any:
+@replacing
+def _get_device_module(original: Any, device: Any = None) -> Any:
     """``torch.get_device_module``, whose answers torch caches for the whole process."""
-
-    @functools.wraps(original)
-    def replacement(device: Any = None) -> Any:
-        machine = fake_machine(None)
-        if machine is None:
-            return original(device)
-        device = machine.device_type if device is None else device
-        return original.__wrapped__(device)
-
-    return replacement
+    machine = fake_machine(None)
+    if machine is None:
+        return original(device)
+    device = machine.device_type if device is None else device
+    return original.__wrapped__(device)
 
 
 PATCHES = [

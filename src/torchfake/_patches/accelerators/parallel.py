@@ -10,28 +10,24 @@ it copies on.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch.nn.parallel import _functions, comm
 
 from torchfake._core import devices
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake.errors import UnsupportedOpError
 
 
-def _refused(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if not devices.names_any_device():
-            return original(*args, **kwargs)
-        raise UnsupportedOpError(
-            "nn.DataParallel and torch.nn.parallel copy between devices by functions of CUDA's, "
-            "which fake devices do not have. Run the module inside, model.module, on one device "
-            "(as torchfake.estimate does), or plan DistributedDataParallel with torchfake.plan"
-        )
-
-    return replacement
+@replacing
+def _refused(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not devices.names_any_device():
+        return original(*args, **kwargs)
+    raise UnsupportedOpError(
+        "nn.DataParallel and torch.nn.parallel copy between devices by functions of CUDA's, "
+        "which fake devices do not have. Run the module inside, model.module, on one device "
+        "(as torchfake.estimate does), or plan DistributedDataParallel with torchfake.plan"
+    )
 
 
 PATCHES = [

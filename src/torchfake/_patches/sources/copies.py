@@ -20,29 +20,25 @@ from torchfake._core.memory import flat_view
 from torchfake._core.metadata import intern, metadata_of
 from torchfake._core.modes import ModeState
 from torchfake._core.storage import Storage
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._random import mt19937
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
 from torchfake._torch import dispatcher, subclass
 
 
-def _deep_copy(original: Any) -> Any:
+@replacing
+def _deep_copy(original: Any, tensor: Any, memo: dict[Any, Any]) -> Any:
     """``Tensor.__deepcopy__``, which makes an empty tensor and has it view a copied storage."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, memo: dict[Any, Any]) -> Any:
-        state = modes.current()
-        if state is None or not tensor.is_leaf or not _has_plain_memory(tensor):
+    state = modes.current()
+    if state is None or not tensor.is_leaf or not _has_plain_memory(tensor):
+        return original(tensor, memo)
+    if mt19937.is_state(tensor):  # a generator reads its memory
+        with dispatcher.as_eager():
             return original(tensor, memo)
-        if mt19937.is_state(tensor):  # a generator reads its memory
-            with dispatcher.as_eager():
-                return original(tensor, memo)
-        if id(tensor) not in memo:
-            memo[id(tensor)] = _copy_with_state(tensor, memo, state)
-        return memo[id(tensor)]
-
-    return replacement
+    if id(tensor) not in memo:
+        memo[id(tensor)] = _copy_with_state(tensor, memo, state)
+    return memo[id(tensor)]
 
 
 def _has_plain_memory(tensor: torch.Tensor) -> bool:
@@ -94,21 +90,17 @@ def _rebuild_in_eager(function: Any, args: tuple[Any, ...]) -> Any:
         return function(*args)
 
 
-def _set_metadata(original: Any) -> Any:
+@replacing
+def _set_metadata(original: Any, tensor: Any, metadata: dict[str, Any]) -> None:
     """``torch._utils.set_tensor_metadata``: the conjugate and negative bits of a rebuilt
     tensor, which C++ would set in its own record of the fake only.
     """
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, metadata: dict[str, Any]) -> None:
-        if not isinstance(tensor, FakeTensor):
-            original(tensor, metadata)
-            return
-        old = tensor._fake_meta
-        place = (old.size, old.stride, old.offset, old.dtype, old.device, old.layout)
-        rebind(tensor, intern(*place, **metadata), tensor._fake_storage)
-
-    return replacement
+    if not isinstance(tensor, FakeTensor):
+        original(tensor, metadata)
+        return
+    old = tensor._fake_meta
+    place = (old.size, old.stride, old.offset, old.dtype, old.device, old.layout)
+    rebind(tensor, intern(*place, **metadata), tensor._fake_storage)
 
 
 _GENERATOR = torch.Generator

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing, replacing_in_modes
 from torchfake._recording import sparse_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
@@ -20,37 +20,29 @@ from torchfake._tensor.storages import FakeUntypedStorage, real_storage
 from torchfake._torch import backends, dispatcher
 
 
-def _with_fake_result(original: Any) -> Any:
+@replacing
+def _with_fake_result(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.frombuffer``, ``from_dlpack``, ``asarray``: C++ wraps memory without a dispatch."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], FakeUntypedStorage):
-            return _as_tensor(*args, **kwargs)
-        result = original(*args, **kwargs)
-        state = modes.current()
-        if isinstance(result, FakeTensor) or result.is_meta:
-            return result
-        if state is None or state.mark:
-            return result  # a deferred mode records real tensors as they are
-        return fake_copy(result, known=True).requires_grad_(result.requires_grad)
-
-    return replacement
+    if args and isinstance(args[0], FakeUntypedStorage):
+        return _as_tensor(*args, **kwargs)
+    result = original(*args, **kwargs)
+    state = modes.current()
+    if isinstance(result, FakeTensor) or result.is_meta:
+        return result
+    if state is None or state.mark:
+        return result  # a deferred mode records real tensors as they are
+    return fake_copy(result, known=True).requires_grad_(result.requires_grad)
 
 
-def _on_reported_device(original: Any) -> Any:
+@replacing
+def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.tensor(data, device=x.device)`` inside a transform of ``torch.func``, where `x`
     reports its carrier, a meta device: C++ would drop the data.
     """
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is not None and modes.current() is not None and not isinstance(device, int):
-            kwargs["device"] = devices.decode(torch.device(device))
-        return original(*args, **kwargs)
-
-    return replacement
+    device = kwargs.get("device")
+    if device is not None and modes.current() is not None and not isinstance(device, int):
+        kwargs["device"] = devices.decode(torch.device(device))
+    return original(*args, **kwargs)
 
 
 def _as_tensor(
@@ -67,21 +59,17 @@ def _as_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-def _with_real_items(original: Any) -> Any:
+@replacing
+def _with_real_items(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.tensor([fake, fake])``: C++ reads each item without a dispatch."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if modes.current() is not None:
-            if args and isinstance(args[0], (list, tuple)):
-                args = (known_values.with_real_items(args[0]), *args[1:])
-            for name in ("data", "obj"):
-                if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
-                    kwargs[name] = known_values.with_real_items(kwargs[name])
-            _name_device_of_context(kwargs)
-        return original(*args, **kwargs)
-
-    return replacement
+    if modes.current() is not None:
+        if args and isinstance(args[0], (list, tuple)):
+            args = (known_values.with_real_items(args[0]), *args[1:])
+        for name in ("data", "obj"):
+            if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
+                kwargs[name] = known_values.with_real_items(kwargs[name])
+        _name_device_of_context(kwargs)
+    return original(*args, **kwargs)
 
 
 def _name_device_of_context(kwargs: dict[str, Any]) -> None:
@@ -93,17 +81,13 @@ def _name_device_of_context(kwargs: dict[str, Any]) -> None:
         kwargs["device"] = devices.resolve(device)
 
 
-def _to_dlpack(original: Any) -> Any:
+@replacing
+def _to_dlpack(original: Any, tensor: Any) -> Any:
     """``torch.utils.dlpack.to_dlpack``: C++ reads the address of the tensor's memory."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any) -> Any:
-        if not isinstance(tensor, FakeTensor):
-            return original(tensor)
-        with known_values.without_fake_mode():
-            return original(known_values.memory_of(tensor, "to_dlpack()"))
-
-    return replacement
+    if not isinstance(tensor, FakeTensor):
+        return original(tensor)
+    with known_values.without_fake_mode():
+        return original(known_values.memory_of(tensor, "to_dlpack()"))
 
 
 def _storage_from_buffer(original: Any) -> Any:
@@ -120,68 +104,54 @@ def _storage_from_buffer(original: Any) -> Any:
     return staticmethod(replacement)
 
 
-def _copy_from_fake_storage(original: Any) -> Any:
+@replacing
+def _copy_from_fake_storage(
+    original: Any, /, storage: Any, source: Any, *args: Any, **kwargs: Any
+) -> Any:
     """``UntypedStorage.copy_`` of a real storage: C++ reads the memory of the source."""
-
-    @functools.wraps(original)
-    def replacement(storage: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-        untyped = getattr(source, "_untyped_storage", source)
-        if isinstance(untyped, FakeUntypedStorage):
-            source = real_storage(untyped._fake_storage, "copy_()")
-        return original(storage, source, *args, **kwargs)
-
-    return replacement
+    untyped = getattr(source, "_untyped_storage", source)
+    if isinstance(untyped, FakeUntypedStorage):
+        source = real_storage(untyped._fake_storage, "copy_()")
+    return original(storage, source, *args, **kwargs)
 
 
-def _lengths_as_tensors(original: Any) -> Any:
+@replacing
+def _lengths_as_tensors(
+    original: Any, /, log_probs: Any, targets: Any, *lengths: Any, **options: Any
+) -> Any:
     """``torch.ctc_loss``: C++ makes a CPU tensor from a list of lengths and writes its memory.
 
     Inside a mode that tensor is fake and has no memory. Tensors of lengths are dispatched.
     """
-
-    @functools.wraps(original)
-    def replacement(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
-        if modes.current() is not None:
-            lengths = tuple(_list_to_tensor(value) for value in lengths)
-            options = {name: _list_to_tensor(value) for name, value in options.items()}
-        return original(log_probs, targets, *lengths, **options)
-
-    return replacement
+    if modes.current() is not None:
+        lengths = tuple(_list_to_tensor(value) for value in lengths)
+        options = {name: _list_to_tensor(value) for name, value in options.items()}
+    return original(log_probs, targets, *lengths, **options)
 
 
 def _list_to_tensor(value: Any) -> Any:
     return torch.tensor(value) if isinstance(value, (list, tuple)) else value
 
 
-def _sobol_draw(original: Any) -> Any:
+@replacing
+def _sobol_draw(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch._sobol_engine_draw`` of an engine made outside of modes: C++ writes the memory of the
     results, which are fake in a mode.
     """
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        state = modes.current()
-        if state is None or any(isinstance(arg, FakeTensor) for arg in args):
-            return original(*args, **kwargs)
-        with dispatcher.as_eager():
-            drawn, quasi = original(*args, **kwargs)
-        return drawn.clone() if state.mark else fake_copy(drawn, known=True), quasi
-
-    return replacement
+    state = modes.current()
+    if state is None or any(isinstance(arg, FakeTensor) for arg in args):
+        return original(*args, **kwargs)
+    with dispatcher.as_eager():
+        drawn, quasi = original(*args, **kwargs)
+    return drawn.clone() if state.mark else fake_copy(drawn, known=True), quasi
 
 
-def _sparse_from_values(original: Any) -> Any:
+@replacing_in_modes
+def _sparse_from_values(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.sparse_coo_tensor`` and its siblings: C++ reads indices to infer a size, and drops
     lists of them where values report a meta device.
     """
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if modes.current() is None:
-            return original(*args, **kwargs)
-        return sparse_tensors.make_sparse(original, args, kwargs)
-
-    return replacement
+    return sparse_tensors.make_sparse(original, args, kwargs)
 
 
 _MAKERS_OF_SPARSE = ("coo", "csr", "csc", "bsr", "bsc", "compressed")

@@ -6,7 +6,6 @@ draws of a deferred mode. Invariant: outside a mode, or on another thread, each 
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._operators import random_values
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._random import lazy_generators, mt19937, recorded_draws
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
@@ -22,37 +21,29 @@ from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import dispatcher
 
 
-def _seeding_draws(original: Any) -> Any:
+@replacing
+def _seeding_draws(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.manual_seed``: later draws start at the new state. Comparing states is not enough to
     notice this, since the same seed may be set again.
     """
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        lazy_generators.position().restart()
-        recorded_draws.reset(torch.default_generator)
-        return result
-
-    return replacement
+    result = original(*args, **kwargs)
+    lazy_generators.position().restart()
+    recorded_draws.reset(torch.default_generator)
+    return result
 
 
-def _setting_draws(original: Any) -> Any:
+@replacing
+def _setting_draws(original: Any, new_state: Any) -> None:
     """``torch.set_rng_state``: later draws start at the new state. The state may be a fake of known
     value, whose memory C++ would read without a dispatch.
     """
-
-    @functools.wraps(original)
-    def replacement(new_state: Any) -> None:
-        state = modes.current()
-        if state is None or state.mark:
-            original(_readable(new_state, original))
-            recorded_draws.reset(torch.default_generator)
-            lazy_generators.position().restart()
-        else:
-            lazy_generators.position().set_state(_readable(new_state, original), original)
-
-    return replacement
+    state = modes.current()
+    if state is None or state.mark:
+        original(_readable(new_state, original))
+        recorded_draws.reset(torch.default_generator)
+        lazy_generators.position().restart()
+    else:
+        lazy_generators.position().set_state(_readable(new_state, original), original)
 
 
 def _readable(state: Any, function: Any) -> Any:
@@ -64,46 +55,38 @@ def _readable(state: Any, function: Any) -> Any:
     return known_values.read_value(state, f"{function.__name__}()")
 
 
+@replacing
 def _settling_draws(original: Any) -> Any:
     """``torch.get_rng_state``: the state that the generator has in eager mode."""
-
-    @functools.wraps(original)
-    def replacement() -> Any:
-        state = modes.current()
-        if state is not None and not state.mark:
-            return lazy_generators.position().read_state()
-        generator_sync.synchronize_all()
-        return original()
-
-    return replacement
+    state = modes.current()
+    if state is not None and not state.mark:
+        return lazy_generators.position().read_state()
+    generator_sync.synchronize_all()
+    return original()
 
 
-def _rejecting(original: Any) -> Any:
+@replacing
+def _rejecting(
+    original: Any, tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
+) -> Any:
     """``trunc_normal_``, which draws again until all numbers are in range. A fake is drawn once; if
     the number of words that eager draws is needed later, a draw into real memory counts them.
     """
-    draws_again = "any" in original.__code__.co_names  # since torch 2.13
-
-    @functools.wraps(original)
-    def replacement(
-        tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
-    ) -> Any:
-        bounds = mean, std, a, b
-        if modes.current() is None or not isinstance(tensor, FakeTensor):
-            return original(tensor, *bounds, generator=generator)
-        is_recorded = modes.is_recording() or is_deferred_fake(tensor)
-        if not is_recorded and random_values.keeps_draw(tensor.dtype, tensor.numel()):
-            return original(tensor, *bounds, generator=generator)
-        if is_recorded or _never_rejects(*bounds):
+    bounds = mean, std, a, b
+    if modes.current() is None or not isinstance(tensor, FakeTensor):
+        return original(tensor, *bounds, generator=generator)
+    is_recorded = modes.is_recording() or is_deferred_fake(tensor)
+    if not is_recorded and random_values.keeps_draw(tensor.dtype, tensor.numel()):
+        return original(tensor, *bounds, generator=generator)
+    if is_recorded or _never_rejects(*bounds):
+        result = original(tensor, *bounds, generator=generator)
+    else:
+        with random_values.skipping_draws_as_one(original, tensor, bounds, generator):
             result = original(tensor, *bounds, generator=generator)
-        else:
-            with random_values.skipping_draws_as_one(original, tensor, bounds, generator):
-                result = original(tensor, *bounds, generator=generator)
-        if draws_again and tensor.numel() * _rejected_share(*bounds) > _SURELY_REJECTED:
-            torch.autograd.graph.increment_version(tensor)  # eager copies the numbers drawn again
-        return result
-
-    return replacement
+    draws_again = "any" in original.__code__.co_names  # since torch 2.13
+    if draws_again and tensor.numel() * _rejected_share(*bounds) > _SURELY_REJECTED:
+        torch.autograd.graph.increment_version(tensor)  # eager copies the numbers drawn again
+    return result
 
 
 _SURELY_REJECTED = 40.0
@@ -140,42 +123,34 @@ def _never_rejects(mean: float, std: float, a: float, b: float) -> bool:
 _MAX_PICKLED_BYTES = 1 << 13
 
 
-def _load_small(original: Any) -> Any:
+@replacing
+def _load_small(original: Any, data: bytes) -> Any:
     """``_load_from_bytes``, which unpickles a storage: small storages keep their bytes."""
-
-    @functools.wraps(original)
-    def replacement(data: bytes) -> Any:
-        state = modes.current()
-        if state is None or state.is_loading or len(data) > _MAX_PICKLED_BYTES:
-            return original(data)
-        state.is_loading = True
-        try:
-            with dispatcher.as_eager():
-                return original(data)
-        finally:
-            state.is_loading = False
-
-    return replacement
-
-
-def _rebuilding_states(original: Any) -> Any:
-    """``_rebuild_tensor_v2``, which unpickles a tensor: the state of a generator is real."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        rebuilt = original(*args, **kwargs)
-        if not isinstance(rebuilt, FakeTensor) or modes.current() is None:
-            return rebuilt
-        if rebuilt.dtype != torch.uint8 or rebuilt.shape != (mt19937.STATE_BYTES,):
-            return rebuilt
-        storage = rebuilt._fake_storage
-        if rebuilt.device.type != "cpu" or not (storage.is_known or storage.deferred):
-            return rebuilt
+    state = modes.current()
+    if state is None or state.is_loading or len(data) > _MAX_PICKLED_BYTES:
+        return original(data)
+    state.is_loading = True
+    try:
         with dispatcher.as_eager():
-            real = known_values.read_value(rebuilt, "a generator").clone()
-        return real if mt19937.is_state(real) else rebuilt
+            return original(data)
+    finally:
+        state.is_loading = False
 
-    return replacement
+
+@replacing
+def _rebuilding_states(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``_rebuild_tensor_v2``, which unpickles a tensor: the state of a generator is real."""
+    rebuilt = original(*args, **kwargs)
+    if not isinstance(rebuilt, FakeTensor) or modes.current() is None:
+        return rebuilt
+    if rebuilt.dtype != torch.uint8 or rebuilt.shape != (mt19937.STATE_BYTES,):
+        return rebuilt
+    storage = rebuilt._fake_storage
+    if rebuilt.device.type != "cpu" or not (storage.is_known or storage.deferred):
+        return rebuilt
+    with dispatcher.as_eager():
+        real = known_values.read_value(rebuilt, "a generator").clone()
+    return real if mt19937.is_state(real) else rebuilt
 
 
 def _patches_for_rejection() -> list[Patch]:

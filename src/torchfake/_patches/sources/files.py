@@ -24,7 +24,7 @@ from torchfake._core.modes import ModeState
 from torchfake._core.storage import Storage
 from torchfake._graph.deferred_storage import deferred_from_copy, deferred_from_file
 from torchfake._graph.file_slices import File, FileBytes, FileSlice
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor import known_values
 from torchfake._tensor.storages import FakeUntypedStorage
 
@@ -91,26 +91,24 @@ def _map_without_data(original: Any) -> Any:
 # torch.load.
 
 
-def _load_without_data(original: Any) -> Any:
+@replacing
+def _load_without_data(
+    original: Any, /, f: Any, map_location: Any = None, *args: Any, **kwargs: Any
+) -> Any:
     """``torch.load``: only sizes and devices of storages are read, not their bytes."""
-
-    @functools.wraps(original)
-    def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        state = modes.current()
-        is_refused = kwargs.get("mmap") and not isinstance(f, (str, os.PathLike))
-        if state is None or state.is_loading or is_refused or _is_meta(map_location):
-            return original(f, map_location, *args, **kwargs)
-        state.is_loading = True
-        if map_location is not None:
-            modes.thread.locate = functools.partial(_locate_pickled, map_location)
-        try:
-            if state.mark:
-                return _load_deferred(original, f, map_location, state, args, kwargs)
-            return _load_fake(original, f, map_location, args, kwargs)
-        finally:
-            state.is_loading, modes.thread.locate = False, None
-
-    return replacement
+    state = modes.current()
+    is_refused = kwargs.get("mmap") and not isinstance(f, (str, os.PathLike))
+    if state is None or state.is_loading or is_refused or _is_meta(map_location):
+        return original(f, map_location, *args, **kwargs)
+    state.is_loading = True
+    if map_location is not None:
+        modes.thread.locate = functools.partial(_locate_pickled, map_location)
+    try:
+        if state.mark:
+            return _load_deferred(original, f, map_location, state, args, kwargs)
+        return _load_fake(original, f, map_location, args, kwargs)
+    finally:
+        state.is_loading, modes.thread.locate = False, None
 
 
 def _locate_pickled(map_location: Any, num_bytes: int, location: str) -> torch.device:
@@ -204,21 +202,18 @@ def _locate_deferred(map_location: Any, mark: int, storage: Any, location: str) 
     return storage if storage.device == device else storage.to(device=device)
 
 
-def _location_of_wrapper(original: Any) -> Any:
+@replacing
+def _location_of_wrapper(original: Any, device: Any) -> Any:
     """Location of a wrapper subclass, for which torch refuses a function as ``map_location``."""
-
-    def replacement(device: Any) -> Any:
-        loading = torch.serialization._serialization_tls
-        ours: Any = loading.map_location
-        if getattr(ours, "func", None) not in (_locate_fake, _locate_deferred):
-            return original(device)
-        loading.map_location = ours.args[0]
-        try:
-            return original(device)
-        finally:
-            loading.map_location = ours
-
-    return functools.wraps(original)(replacement)
+    loading = torch.serialization._serialization_tls
+    ours: Any = loading.map_location
+    if getattr(ours, "func", None) not in (_locate_fake, _locate_deferred):
+        return original(device)
+    loading.map_location = ours.args[0]
+    try:
+        return original(device)
+    finally:
+        loading.map_location = ours
 
 
 def _deferred_storage(real: torch.UntypedStorage, mark: int) -> FakeUntypedStorage:

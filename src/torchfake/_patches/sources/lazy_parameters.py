@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import subclass
 
@@ -42,15 +42,11 @@ def _converting(original: Any) -> Any:
     return classmethod(replacement)
 
 
-def _getting_a_shape(original: Any) -> Any:
+@replacing
+def _getting_a_shape(original: Any, /, lazy: Any, *args: Any, **kwargs: Any) -> None:
     """``UninitializedTensorMixin.materialize``."""
-
-    @functools.wraps(original)
-    def replacement(lazy: Any, *args: Any, **kwargs: Any) -> None:
-        _become_fake(lazy)
-        original(lazy, *args, **kwargs)
-
-    return replacement
+    _become_fake(lazy)
+    original(lazy, *args, **kwargs)
 
 
 def _become_fake(lazy: torch.Tensor) -> None:

@@ -8,28 +8,23 @@ C++ resolves the bit by an operator, whose result is fake in a mode, and reads t
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
 from torchfake._core import modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor import known_values
 from torchfake._torch import subclass
 
 
-def _resolved_in_eager(original: Any) -> Any:
+@replacing
+def _resolved_in_eager(original: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.tolist`` and ``Tensor.numpy``, with ``force=True``."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if modes.current() is None or not _is_lazy(tensor):
-            return original(tensor, *args, **kwargs)
-        with known_values.without_fake_mode():
-            return original(tensor, *args, **kwargs)
-
-    return replacement
+    if modes.current() is None or not _is_lazy(tensor):
+        return original(tensor, *args, **kwargs)
+    with known_values.without_fake_mode():
+        return original(tensor, *args, **kwargs)
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,6 @@ were in the folder, inside the mode and after it.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -16,26 +15,26 @@ from types import ModuleType
 from typing import Any
 
 from torchfake._core import modes
+from torchfake._patches.patch import replacing
 from torchfake._tensor.fake_tensor import FakeTensor
 
 _kept: dict[tuple[str, str], FakeTensor] = {}
 """Fakes that were not written, by folder and name."""
 
 
-def _offload_weight(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement(weight: Any, weight_name: str, offload_folder: Any, index: Any = None) -> Any:
-        key = os.path.realpath(offload_folder), weight_name
-        _kept.pop(key, None)  # a weight of the same name that was offloaded before
-        if modes.current() is None or not _has_no_values(weight):
-            return original(weight, weight_name, offload_folder, index=index)
-        _kept[key] = weight.detach()
-        if index is not None:
-            name = str(weight.dtype).removeprefix("torch.")
-            index[weight_name] = {"dtype": name, "shape": list(weight.shape)}
-        return index
-
-    return replacement
+@replacing
+def _offload_weight(
+    original: Any, weight: Any, weight_name: str, offload_folder: Any, index: Any = None
+) -> Any:
+    key = os.path.realpath(offload_folder), weight_name
+    _kept.pop(key, None)  # a weight of the same name that was offloaded before
+    if modes.current() is None or not _has_no_values(weight):
+        return original(weight, weight_name, offload_folder, index=index)
+    _kept[key] = weight.detach()
+    if index is not None:
+        name = str(weight.dtype).removeprefix("torch.")
+        index[weight_name] = {"dtype": name, "shape": list(weight.shape)}
+    return index
 
 
 def _has_no_values(weight: Any) -> bool:
@@ -45,31 +44,24 @@ def _has_no_values(weight: Any) -> bool:
     return storage.deferred is None and storage.is_unknown
 
 
-def _load_offloaded_weight(original: Any) -> Any:
-    @functools.wraps(original)
-    def replacement(weight_file: Any, weight_info: Any) -> Any:
-        folder, name = os.path.split(os.path.realpath(weight_file))
-        kept = _kept.get((folder, name.removesuffix(".dat")))
-        if kept is None or modes.current() is None:
-            return original(weight_file, weight_info)
-        return kept.clone()
-
-    return replacement
+@replacing
+def _load_offloaded_weight(original: Any, weight_file: Any, weight_info: Any) -> Any:
+    folder, name = os.path.split(os.path.realpath(weight_file))
+    kept = _kept.get((folder, name.removesuffix(".dat")))
+    if kept is None or modes.current() is None:
+        return original(weight_file, weight_info)
+    return kept.clone()
 
 
-def _init_loader(original: Any) -> Any:
+@replacing
+def _init_loader(original: Any, /, loader: Any, *args: Any, **kwargs: Any) -> None:
     """``OffloadedWeightsLoader.__init__``: tensors in memory have priority over the folder."""
-
-    @functools.wraps(original)
-    def replacement(loader: Any, *args: Any, **kwargs: Any) -> None:
-        original(loader, *args, **kwargs)
-        if modes.current() is not None and loader.save_folder is not None:
-            folder = os.path.realpath(loader.save_folder)
-            fakes = {name: _kept.get((folder, name)) for name in loader.index}
-            kept = {name: fake for name, fake in fakes.items() if fake is not None}
-            loader.state_dict = {**kept, **loader.state_dict}
-
-    return replacement
+    original(loader, *args, **kwargs)
+    if modes.current() is not None and loader.save_folder is not None:
+        folder = os.path.realpath(loader.save_folder)
+        fakes = {name: _kept.get((folder, name)) for name in loader.index}
+        kept = {name: fake for name, fake in fakes.items() if fake is not None}
+        loader.state_dict = {**kept, **loader.state_dict}
 
 
 MODULE = "accelerate.utils.offload"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes
+from torchfake._patches.patch import replacing
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch.compiler.python_functions import Replacement
 from torchfake.errors import UnknownValueError
@@ -82,31 +83,23 @@ _HOLDERS = (
 file for the CPU, and reads it for other devices."""
 
 
-def _deferred_tensors(original: Any) -> Any:
+@replacing
+def _deferred_tensors(original: Any, safeview: Any) -> dict[str, torch.Tensor]:
     """``safetensors.torch._view2torch``, by which ``load(bytes)`` makes real tensors: a deferred
     mode records copies of them.
     """
-
-    @functools.wraps(original)
-    def replacement(safeview: Any) -> dict[str, torch.Tensor]:
-        tensors: dict[str, torch.Tensor] = original(safeview)
-        return {k: t.clone() for k, t in tensors.items()} if modes.is_recording() else tensors
-
-    return replacement
+    tensors: dict[str, torch.Tensor] = original(safeview)
+    return {k: t.clone() for k, t in tensors.items()} if modes.is_recording() else tensors
 
 
-def _refusing_fakes(original: Any) -> Any:
+@replacing
+def _refusing_fakes(original: Any, /, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """How ``safetensors.torch`` reads the tensors that it writes, from their addresses: an error
     that this raised for a fake would arrive as ``ctypes.ArgumentError``.
     """
-
-    @functools.wraps(original)
-    def replacement(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensors, dict):
-            _check_have_values(tensors)
-        return original(tensors, *args, **kwargs)
-
-    return replacement
+    if isinstance(tensors, dict):
+        _check_have_values(tensors)
+    return original(tensors, *args, **kwargs)
 
 
 def _check_have_values(tensors: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes
-from torchfake._patches.patch import Patch
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor import known_values
 from torchfake._tensor.classes import (
     as_class,
@@ -48,16 +48,12 @@ def _new_tensor(original: Any) -> Any:
     return staticmethod(replacement)
 
 
-def _as_subclass(original: Any) -> Any:
+@replacing
+def _as_subclass(original: Any, tensor: Any, cls: Any) -> Any:
     """``torch.Tensor.as_subclass``, called as a function: fakes have a method of their own."""
-
-    @functools.wraps(original)
-    def replacement(tensor: Any, cls: Any) -> Any:
-        if isinstance(tensor, FakeTensor):
-            return tensor.as_subclass(cls)
-        return original(tensor, getattr(cls, "_fake_of", cls))
-
-    return replacement
+    if isinstance(tensor, FakeTensor):
+        return tensor.as_subclass(cls)
+    return original(tensor, getattr(cls, "_fake_of", cls))
 
 
 def _make_subclass(original: Any) -> Any:

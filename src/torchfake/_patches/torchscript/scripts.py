@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torchfake._core import devices, modes
 from torchfake._dispatch import FakeDispatch
 from torchfake._patches import while_fakes_live
+from torchfake._patches.patch import replacing
 from torchfake._patches.threads import CapturedMode
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.known_values import read_value
@@ -126,26 +127,22 @@ def _is_for_literal(func: Any, args: Any, kwargs: Any) -> bool:
     return kwargs["device"] == devices.CPU and 0 not in args[0]
 
 
-def _calling_script(original: Any) -> Any:
+@replacing
+def _calling_script(original: Any, script: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``__call__`` of functions and methods in TorchScript."""
-
-    @functools.wraps(original)
-    def __call__(script: Any, /, *args: Any, **kwargs: Any) -> Any:
-        state = modes.current()
-        if state is None:
-            if not _meets_fakes(script, args, kwargs):
-                return original(script, *args, **kwargs)
-            _refuse_decisions_by_device(script)
-            with scripts.optimizing(False):
-                return original(script, *args, **kwargs)
-        mode = dispatcher.current_fake_mode()
-        if not isinstance(mode, FakeDispatch) or isinstance(mode, _ScriptDispatch):
+    state = modes.current()
+    if state is None:
+        if not _meets_fakes(script, args, kwargs):
             return original(script, *args, **kwargs)
-        _refuse_decisions_by_device(script, state.accelerator)
-        dispatch = _ScriptDispatch(mode, state)
-        return dispatch.call(functools.partial(original, script), args, kwargs)
-
-    return __call__
+        _refuse_decisions_by_device(script)
+        with scripts.optimizing(False):
+            return original(script, *args, **kwargs)
+    mode = dispatcher.current_fake_mode()
+    if not isinstance(mode, FakeDispatch) or isinstance(mode, _ScriptDispatch):
+        return original(script, *args, **kwargs)
+    _refuse_decisions_by_device(script, state.accelerator)
+    dispatch = _ScriptDispatch(mode, state)
+    return dispatch.call(functools.partial(original, script), args, kwargs)
 
 
 _decisions: WeakKeyDictionary[Any, dict[str | None, str]] = WeakKeyDictionary()

@@ -21,6 +21,7 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._dispatch import FakeDispatch
 from torchfake._patches import while_fakes_live
+from torchfake._patches.patch import replacing
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import dispatcher
@@ -78,17 +79,13 @@ def _in_trace_dispatch(call: Callable[[], Any]) -> Any:
         return call()
 
 
-def _tracing(original: Any) -> Any:
+@replacing
+def _tracing(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A C++ function that calls a Python function, and makes a script of what it does."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        result = _in_trace_dispatch(functools.partial(original, *args, **kwargs))
-        if modes.current() is not None:
-            _make_real(scripts.graphs_of(args[0] if result is None else result))
-        return result
-
-    return replacement
+    result = _in_trace_dispatch(functools.partial(original, *args, **kwargs))
+    if modes.current() is not None:
+        _make_real(scripts.graphs_of(args[0] if result is None else result))
+    return result
 
 
 def _make_real(graphs: Iterable[Any]) -> None:
@@ -113,22 +110,18 @@ def _value_of(constant: FakeTensor) -> Any:
         ) from error
 
 
-def _checking(original: Any) -> Any:
+@replacing
+def _checking(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The function that compares what a trace and the function that was traced return."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return _in_trace_dispatch(functools.partial(original, *args, **kwargs))
-        except Exception as error:
-            if not _is_for_unknown_value(error):
-                raise
-            raise TraceError(
-                "torch.jit.trace compares what the trace and the function that was traced return, "
-                "and the values of fakes are not known: pass check_trace=False"
-            ) from error
-
-    return replacement
+    try:
+        return _in_trace_dispatch(functools.partial(original, *args, **kwargs))
+    except Exception as error:
+        if not _is_for_unknown_value(error):
+            raise
+        raise TraceError(
+            "torch.jit.trace compares what the trace and the function that was traced return, "
+            "and the values of fakes are not known: pass check_trace=False"
+        ) from error
 
 
 def _is_for_unknown_value(error: BaseException | None) -> bool:

@@ -8,6 +8,7 @@ walks the module).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from typing import Any
 
@@ -17,7 +18,16 @@ from torchfake._core import devices
 from torchfake._core.modes import FakeAccelerator
 from torchfake._patches.accelerators import machine as of_any
 from torchfake._patches.accelerators.streams import STREAMS
-from torchfake._patches.accelerators.tables import Table, fake_machine
+from torchfake._patches.accelerators.tables import (
+    NO_CAPTURE,
+    NO_DRIVER,
+    NO_KERNELS,
+    NO_MEMORY,
+    NO_SENSOR,
+    Table,
+    each,
+    fake_machine,
+)
 
 
 def _supports_bf16(machine: FakeAccelerator, including_emulation: bool = True) -> bool:
@@ -70,27 +80,15 @@ def _flattened(prefix: str, stats: Any) -> list[tuple[str, int]]:
     return list(itertools.chain.from_iterable(parts))
 
 
-def _no_host_memory(machine: FakeAccelerator) -> dict[str, Any]:
-    return {}
-
-
-def _default_generators(original: Any) -> Any:
-    return of_any.DefaultGenerators(original, "cuda", fake_machine)
-
-
 ALLOCATOR: dict[str, Any] = {
     "memory_stats": _flat_memory_stats,
     "memory_stats_as_nested_dict": _memory_stats,
     "memory_snapshot": lambda machine, *args, **kwargs: [],
-    "host_memory_stats": _no_host_memory,
-    "host_memory_stats_as_nested_dict": _no_host_memory,
-    "reset_accumulated_host_memory_stats": of_any.do_nothing,
-    "reset_peak_host_memory_stats": of_any.do_nothing,
+    **each("host_memory_stats host_memory_stats_as_nested_dict", lambda machine: {}),
+    **each("reset_accumulated_host_memory_stats reset_peak_host_memory_stats", of_any.do_nothing),
     "get_allocator_backend": of_any.constant("native"),
-    "caching_allocator_enable": of_any.do_nothing,
     "caching_allocator_disabled": lambda machine: contextlib.nullcontext(),
-    "ipc_collect": of_any.do_nothing,
-    "memory._record_memory_history": of_any.do_nothing,
+    **each("caching_allocator_enable ipc_collect memory._record_memory_history", of_any.do_nothing),
     "memory._snapshot": lambda machine, *args, **kwargs: {"segments": [], "device_traces": []},
 }
 
@@ -108,52 +106,24 @@ TENSOR_TYPES = {name: _tensor_type(dtype) for name, dtype in _TENSOR_TYPES.items
 _OTHERS: dict[str, Any] = {
     "is_bf16_supported": _supports_bf16,
     "get_arch_list": _arch_list,
+    "graph_pool_handle": of_any.constant((0, 0)),
+    "default_generators": functools.partial(of_any.DefaultGenerators, "cuda", fake_machine),
+    **each("nvtx.range_push nvtx.range_pop nvtx.range_start", of_any.constant(0)),
+    **each("nvtx.range_end nvtx.mark profiler.start profiler.stop _sleep", of_any.do_nothing),
     "get_sync_debug_mode": of_any.constant(0),
     "set_sync_debug_mode": of_any.do_nothing,
-    "graph_pool_handle": of_any.constant((0, 0)),
-    "default_generators": _default_generators,
-    "nvtx.range_push": of_any.constant(0),
-    "nvtx.range_pop": of_any.constant(0),
-    "nvtx.range_start": of_any.constant(0),
-    "nvtx.range_end": of_any.do_nothing,
-    "nvtx.mark": of_any.do_nothing,
-    "profiler.start": of_any.do_nothing,
-    "profiler.stop": of_any.do_nothing,
-    "_sleep": of_any.do_nothing,
 }
 
-_NO_KERNELS = "no kernel runs there"
-_NO_DRIVER = "there is no driver behind them"
-_NO_SENSOR = "there is nothing to measure"
-_NO_CAPTURE = "no kernel runs there that could be captured; run the function itself"
-_NO_MEMORY = "they have no memory"
-
 _REFUSED = {
-    "CUDAGraph": _NO_CAPTURE,
-    "graph": _NO_CAPTURE,
-    "make_graphed_callables": _NO_CAPTURE,
-    "export_dot": _NO_CAPTURE,
-    "export_graph_data": _NO_CAPTURE,
-    "CUDAPluggableAllocator": _NO_MEMORY,
-    "MemPool": _NO_MEMORY,
-    "change_current_allocator": _NO_MEMORY,
-    "caching_allocator_alloc": _NO_MEMORY,
-    "caching_allocator_delete": _NO_MEMORY,
-    "ExternalStream": _NO_DRIVER,
-    "get_stream_from_external": _NO_DRIVER,
-    "GreenContext": _NO_DRIVER,
-    "green_contexts": _NO_DRIVER,
-    "cudart": _NO_DRIVER,
-    "check_error": _NO_DRIVER,
-    "current_blas_handle": _NO_DRIVER,
-    "current_solver_handle": _NO_DRIVER,
-    "list_gpu_processes": _NO_DRIVER,
-    "temperature": _NO_SENSOR,
-    "power_draw": _NO_SENSOR,
-    "clock_rate": _NO_SENSOR,
-    "gds": _NO_MEMORY,
-    "nccl": _NO_KERNELS + ": call the collectives of torch.distributed",
-    "tunable": _NO_KERNELS + " that could be tuned",
+    **each("CUDAGraph graph make_graphed_callables export_dot export_graph_data", NO_CAPTURE),
+    **each("CUDAPluggableAllocator MemPool change_current_allocator gds", NO_MEMORY),
+    **each("caching_allocator_alloc caching_allocator_delete", NO_MEMORY),
+    **each("ExternalStream get_stream_from_external GreenContext green_contexts", NO_DRIVER),
+    **each("cudart check_error current_blas_handle current_solver_handle", NO_DRIVER),
+    "list_gpu_processes": NO_DRIVER,
+    **each("temperature power_draw clock_rate", NO_SENSOR),
+    "nccl": NO_KERNELS + ": call the collectives of torch.distributed",
+    "tunable": NO_KERNELS + " that could be tuned",
 }
 
 _UNCHANGED = """

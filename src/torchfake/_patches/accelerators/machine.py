@@ -17,6 +17,7 @@ import torch
 from torchfake._core import devices
 from torchfake._core.gpu_profiles import ROCM, AlikeGpus, CudaProfile
 from torchfake._core.modes import FakeAccelerator
+from torchfake._patches.accelerators.tables import each
 from torchfake._random import fake_generators
 from torchfake.errors import UnsupportedOpError
 
@@ -173,7 +174,7 @@ def set_memory_fraction(machine: FakeAccelerator, fraction: float, device: Any =
 class DefaultGenerators:
     """``torch.cuda.default_generators``: the fake generators in a mode that has fake CUDA."""
 
-    def __init__(self, original: Any, device_type: str, machine: Any) -> None:
+    def __init__(self, device_type: str, machine: Any, original: Any) -> None:
         self._original, self._device_type, self._machine = original, device_type, machine
 
     def _all(self) -> Any:
@@ -249,36 +250,25 @@ def initial_seed(machine: FakeAccelerator, device: Any = None) -> int:
 
 
 DEVICES: dict[str, Any] = {
-    "is_available": constant(True),
-    "is_initialized": constant(True),
-    "init": do_nothing,
-    "_lazy_init": do_nothing,
+    **each("is_available is_initialized", constant(True)),
+    **each("init _lazy_init synchronize", do_nothing),
     "_lazy_call": call_now,
     "_is_in_bad_fork": constant(False),
     "device_count": lambda machine: machine.num_devices,
     "current_device": current_device,
     "set_device": set_device,
-    "_exchange_device": exchange_device,
-    "_maybe_exchange_device": exchange_device,
+    **each("_exchange_device _maybe_exchange_device", exchange_device),
     "get_device_properties": device_properties,
     "get_device_name": device_name,
     "get_device_capability": device_capability,
     "can_device_access_peer": can_access_peer,
-    "synchronize": do_nothing,
 }
 
 MEMORY: dict[str, Any] = {
-    "empty_cache": do_nothing,
+    **each("memory_allocated max_memory_allocated memory_reserved max_memory_reserved", no_bytes),
+    **each("device_memory_used memory_usage utilization", no_bytes),
+    **each("empty_cache reset_peak_memory_stats reset_accumulated_memory_stats", do_nothing),
     "mem_get_info": mem_get_info,
-    "memory_allocated": no_bytes,
-    "max_memory_allocated": no_bytes,
-    "memory_reserved": no_bytes,
-    "max_memory_reserved": no_bytes,
-    "device_memory_used": no_bytes,
-    "memory_usage": no_bytes,
-    "utilization": no_bytes,
-    "reset_peak_memory_stats": do_nothing,
-    "reset_accumulated_memory_stats": do_nothing,
     "get_per_process_memory_fraction": memory_fraction,
     "set_per_process_memory_fraction": set_memory_fraction,
 }

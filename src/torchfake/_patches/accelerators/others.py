@@ -16,16 +16,18 @@ from torchfake._core import devices
 from torchfake._core.modes import FakeAccelerator
 from torchfake._patches.accelerators import machine as of_any
 from torchfake._patches.accelerators.streams import STREAMS
-from torchfake._patches.accelerators.tables import Table, fake_machine
+from torchfake._patches.accelerators.tables import (
+    NO_CAPTURE,
+    NO_DRIVER,
+    NO_KERNELS,
+    NO_MEMORY,
+    NO_SENSOR,
+    Table,
+    each,
+    fake_machine,
+)
 from torchfake._patches.patch import Patch, replacing
 from torchfake._torch import backends
-
-_NO_KERNELS = "no kernel runs there"
-_NO_DRIVER = "there is no driver behind them"
-_NO_SENSOR = "there is nothing to measure"
-_NO_MEMORY = "they have no memory"
-_NO_PROFILE = "there are profiles of CUDA devices alone"
-_NO_CAPTURE = "no kernel runs there that could be captured; run the function itself"
 
 
 def _empty_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]:
@@ -34,17 +36,12 @@ def _empty_stats(machine: FakeAccelerator, device: Any = None) -> dict[str, Any]
     return {}
 
 
-def _default_generators(device_type: str, original: Any) -> Any:
-    return of_any.DefaultGenerators(original, device_type, fake_machine)
-
-
 _COMMON: dict[str, Any] = {
     **of_any.DEVICES,
     **of_any.MEMORY,
     **of_any.SEEDS,
     **STREAMS,
-    "memory_stats": _empty_stats,
-    "memory_stats_as_nested_dict": _empty_stats,
+    **each("memory_stats memory_stats_as_nested_dict", _empty_stats),
     "is_bf16_supported": of_any.constant(True),
 }
 
@@ -53,30 +50,22 @@ _MPS = Table(
     "mps",
     {
         **_COMMON,
-        "current_allocated_memory": of_any.constant(0),
-        "driver_allocated_memory": of_any.constant(0),
+        **each("current_allocated_memory driver_allocated_memory", of_any.constant(0)),
         "recommended_max_memory": of_any.total_memory,
         "_get_default_mps_generator": of_any.default_generator,
-        "profiler.start": of_any.do_nothing,
-        "profiler.stop": of_any.do_nothing,
-        "profiler.is_metal_capture_enabled": of_any.constant(False),
-        "profiler.is_capturing_metal": of_any.constant(False),
+        **each("profiler.start profiler.stop", of_any.do_nothing),
+        **each(
+            "profiler.is_metal_capture_enabled profiler.is_capturing_metal", of_any.constant(False)
+        ),
     },
-    {
-        "compile_shader": _NO_KERNELS,
-        "load_metallib": _NO_KERNELS,
-        "profiler.metal_capture": _NO_CAPTURE,
-    },
+    {**each("compile_shader load_metallib", NO_KERNELS), "profiler.metal_capture": NO_CAPTURE},
     frozenset(["profiler.profile", "stream"]),
 )
 
 _BACKENDS_MPS = Table(
     "torch.backends.mps",
     "mps",
-    dict.fromkeys(
-        ("is_available", "is_built", "is_macos_or_newer", "is_macos13_or_newer"),
-        of_any.constant(True),
-    ),
+    each("is_available is_built is_macos_or_newer is_macos13_or_newer", of_any.constant(True)),
 )
 
 _XPU = Table(
@@ -89,23 +78,16 @@ _XPU = Table(
         ),
         "is_tf32_supported": of_any.constant(True),
         "memory_snapshot": lambda machine, *args, **kwargs: [],
-        "default_generators": functools.partial(_default_generators, "xpu"),
+        "default_generators": functools.partial(of_any.DefaultGenerators, "xpu", fake_machine),
         "get_arch_list": lambda machine: [],
         "get_gencode_flags": of_any.constant(""),
         "graph_pool_handle": of_any.constant((0, 0)),
     },
     {
-        "XPUPluggableAllocator": _NO_MEMORY,
-        "change_current_allocator": _NO_MEMORY,
-        "MemPool": _NO_MEMORY,
-        "XPUGraph": _NO_CAPTURE,
-        "graph": _NO_CAPTURE,
-        "make_graphed_callables": _NO_CAPTURE,
-        "get_stream_from_external": _NO_DRIVER,
-        "list_gpu_processes": _NO_DRIVER,
-        "clock_rate": _NO_SENSOR,
-        "power_draw": _NO_SENSOR,
-        "temperature": _NO_SENSOR,
+        **each("XPUPluggableAllocator change_current_allocator MemPool", NO_MEMORY),
+        **each("XPUGraph graph make_graphed_callables", NO_CAPTURE),
+        **each("get_stream_from_external list_gpu_processes", NO_DRIVER),
+        **each("clock_rate power_draw temperature", NO_SENSOR),
     },
     frozenset(["StreamContext", "device", "device_of", "stream", "use_mem_pool"]),
 )
@@ -115,15 +97,13 @@ _MTIA = Table(
     "mtia",
     {
         **_COMMON,
-        "record_memory_history": of_any.do_nothing,
-        "attach_out_of_memory_observer": of_any.do_nothing,
+        **each("record_memory_history attach_out_of_memory_observer", of_any.do_nothing),
         "snapshot": lambda machine: {},
         "graph_pool_handle": of_any.constant((0, 0)),
     },
     {
-        "MTIAGraph": _NO_CAPTURE,
-        "graph": _NO_CAPTURE,
-        "get_device_capability": _NO_PROFILE,
+        **each("MTIAGraph graph", NO_CAPTURE),
+        "get_device_capability": "there are profiles of CUDA devices alone",
     },
     frozenset(["DeferredMtiaCallError", "StreamContext", "device", "stream"]),
 )
@@ -137,15 +117,13 @@ ACCELERATOR = Table(
         "current_accelerator": lambda machine, check_available=False: torch.device(
             machine.device_type
         ),
-        "current_device_index": of_any.current_device,
-        "current_device_idx": of_any.current_device,
-        "set_device_index": of_any.set_device,
-        "set_device_idx": of_any.set_device,
+        **each("current_device_index current_device_idx", of_any.current_device),
+        **each("set_device_index set_device_idx", of_any.set_device),
         "empty_host_cache": of_any.do_nothing,
         **{f"random.{name}": answer for name, answer in of_any.SEEDS.items()},
         "get_memory_info": of_any.mem_get_info,
     },
-    {"Graph": _NO_CAPTURE},
+    {"Graph": NO_CAPTURE},
     frozenset(["device_index"]),
 )
 """``torch.accelerator`` describes the fake machine, whatever its type. (Optimizers call it.)"""
@@ -160,7 +138,7 @@ def table_of_privateuse1() -> Table:
     name = backends.name_of_privateuse1()
     answered = {
         **_COMMON,
-        "default_generators": functools.partial(_default_generators, name),
+        "default_generators": functools.partial(of_any.DefaultGenerators, name, fake_machine),
     }
     return Table(f"torch.{name}", name, answered)
 

@@ -22,6 +22,18 @@ from torchfake.errors import UnsupportedOpError
 Answer = Callable[..., Any]
 """A function that takes the fake machine, and then the arguments of the original."""
 
+NO_KERNELS = "no kernel runs there"
+NO_DRIVER = "there is no driver behind them"
+NO_SENSOR = "there is nothing to measure"
+NO_MEMORY = "they have no memory"
+NO_CAPTURE = "no kernel runs there that could be captured; run the function itself"
+
+
+def each(names: str, value: Any) -> dict[str, Any]:
+    """The part of a table in which all of `names` have one answer, or one reason."""
+    return dict.fromkeys(names.split(), value)
+
+
 _MISSING = object()
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 

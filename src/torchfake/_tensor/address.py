@@ -8,11 +8,21 @@ extensions) needs an ``int`` or converts to one, and then gets a real address or
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 ResolveAddress = Callable[[], int]
 """Gives the real address of the memory, which it allocates, or raises."""
+
+
+def _as_number(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A method of an address that does what `operation` does to the number."""
+
+    def method(self: Any, other: Any) -> Any:
+        return operation(self.number, other.number if isinstance(other, Address) else other)
+
+    return method
 
 
 class Address:
@@ -45,20 +55,10 @@ class Address:
     def __hash__(self) -> int:
         return hash(self.number)
 
-    def __eq__(self, other: object) -> Any:
-        return self.number == _number(other)
-
-    def __lt__(self, other: Any) -> Any:
-        return self.number < _number(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self.number <= _number(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.number > _number(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.number >= _number(other)
+    __eq__, __lt__, __le__ = map(_as_number, (operator.eq, operator.lt, operator.le))
+    __gt__, __ge__, __mod__ = map(_as_number, (operator.gt, operator.ge, operator.mod))
+    __floordiv__, __and__ = map(_as_number, (operator.floordiv, operator.and_))
+    __rshift__ = _as_number(operator.rshift)
 
     def __add__(self, num_bytes: int) -> Address:
         base = self.number - self.offset_bytes
@@ -73,18 +73,6 @@ class Address:
     def __rsub__(self, other: int) -> int:
         return other - self.number
 
-    def __mod__(self, alignment: int) -> int:
-        return self.number % alignment
-
-    def __floordiv__(self, divisor: int) -> int:
-        return self.number // divisor
-
-    def __and__(self, mask: int) -> int:
-        return self.number & mask
-
-    def __rshift__(self, num_bits: int) -> int:
-        return self.number >> num_bits
-
     def __repr__(self) -> str:
         return repr(self.number)
 
@@ -93,7 +81,3 @@ class Address:
 
     def __reduce__(self) -> Any:
         return int, (self.number,)
-
-
-def _number(value: Any) -> Any:
-    return value.number if isinstance(value, Address) else value

@@ -47,33 +47,23 @@ class OpTraits(NamedTuple):
     is_recorded_plainly: bool  # can be recorded from a recipe if all tensors it reads are deferred
 
 
-_MIXES_DEVICES = {
-    # packets whose kernels accept indices, lengths or sources on another device
-    "aten::copy_": "copies between devices",
-    "aten::copy": "copies between devices",
-    "aten::_to_copy": "copies between devices",
-    "aten::to": "copies between devices",
-    "aten::index": "CPU indices into a CUDA tensor",
-    "aten::_unsafe_index": "CPU indices into a CUDA tensor",
-    "aten::index_put": "CPU indices into a CUDA tensor",
-    "aten::index_put_": "CPU indices into a CUDA tensor",
-    "aten::_index_put_impl_": "CPU indices into a CUDA tensor",
-    "aten::_unsafe_index_put": "CPU indices into a CUDA tensor",
-    "aten::slice_scatter": "copies the source into a copy of the first",
-    "aten::select_scatter": "the same",
-    "aten::diagonal_scatter": "the same",
-    "aten::as_strided_scatter": "the same",
-    "aten::resize_as_": "takes only the sizes of the other",
-    "aten::set_": "takes the storage of another tensor, on any device",
-    "aten::_pack_padded_sequence": "lengths stay on the CPU",
-    "aten::_ctc_loss": "lengths may stay on the CPU",
-    "aten::_cudnn_ctc_loss": "targets may stay on the CPU",
-    "aten::tensor_split": "sections stay on the CPU",
-    "aten::_fused_adam_": "the learning rate may be a CPU tensor",
-    "aten::_fused_adamw_": "the learning rate may be a CPU tensor",
-    "aten::_fused_sgd_": "the learning rate may be a CPU tensor",
-    "aten::_fused_adagrad_": "the learning rate may be a CPU tensor",
-}
+_MIXES_DEVICES = frozenset(
+    {"aten::copy_", "aten::copy", "aten::_to_copy", "aten::to",  # copy between devices
+     # CPU indices into a tensor on CUDA
+     "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_",
+     "aten::_index_put_impl_", "aten::_unsafe_index_put",
+     # copy the source into a copy of the first argument
+     "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter",
+     "aten::as_strided_scatter",
+     "aten::resize_as_",  # takes only the sizes of the other
+     "aten::set_",  # takes the storage of another tensor, on any device
+     # lengths, targets and sections may stay on the CPU
+     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss",
+     "aten::tensor_split",
+     # the learning rate may be a tensor on the CPU
+     "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"}
+)  # fmt: skip
+"""Operators whose kernels accept arguments on several devices."""
 
 _REFUSING = frozenset(
     {"_batch_norm_with_update", "_batch_norm_with_update_functional", "_native_batch_norm_legit",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -66,16 +65,10 @@ def refresh_fsdp_shards(module: torch.nn.Module) -> None:
     if not is_fsdp_module(module):
         return
     with autograd.no_grad():
-        for param in _fsdp_params(module._get_fsdp_state()):  # type: ignore[operator]
-            param.reset_sharded_param()
-
-
-def _fsdp_params(state: Any) -> Iterator[Any]:
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:  # torch 2.11
-        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-    for group in groups:
-        yield from group.fsdp_params
+        state: Any = module._get_fsdp_state()  # type: ignore[operator]
+        for group in state._fsdp_param_groups:
+            for param in group.fsdp_params:
+                param.reset_sharded_param()
 
 
 def completed_work() -> Any:

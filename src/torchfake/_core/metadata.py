@@ -238,6 +238,11 @@ class Operand(NamedTuple):
     stride: tuple[int, ...]
 
 
+def operand_of(tensor: torch.Tensor) -> Operand:
+    """The geometry of a tensor."""
+    return Operand(tuple(tensor.shape), tensor.stride())
+
+
 def strides_of_result(size: tuple[int, ...], operands: Sequence[Operand]) -> tuple[int, ...]:
     """The strides of an elementwise result of `size`, from the strides of the operands."""
     if all(operand.size == size for operand in operands):

@@ -16,6 +16,7 @@ from torchfake._core.devices import META
 from torchfake._core.metadata import (
     Operand,
     contiguous_stride,
+    operand_of,
     strides_of_result,
     strides_preserved,
 )
@@ -66,7 +67,7 @@ def as_cast_on_cpu(args: Any) -> Any:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    strides = strides_preserved(_operand(tensor))
+    strides = strides_preserved(operand_of(tensor))
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
 
 
@@ -116,10 +117,6 @@ def _stride_rule(func: Any) -> _StrideRule | None:
     return _of_iterator
 
 
-def _operand(tensor: torch.Tensor) -> Operand:
-    return Operand(tuple(tensor.shape), tensor.stride())
-
-
 def _contiguous(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     return contiguous_stride(size)
 
@@ -148,12 +145,12 @@ def _preserved_without_columns(func: Any, args: Any, kwargs: Any, size: _Size) -
 
 def _like_second(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of ``empty_like`` of the second argument."""
-    return strides_preserved(_operand(args[1]))
+    return strides_preserved(operand_of(args[1]))
 
 
 def _like_second_if_empty(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     is_empty = 0 in args[1].shape or 0 in args[2].shape
-    return strides_preserved(_operand(args[1])) if is_empty and size == args[1].shape else None
+    return strides_preserved(operand_of(args[1])) if is_empty and size == args[1].shape else None
 
 
 def _suggested_by_second(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
@@ -164,17 +161,17 @@ def _suggested_by_second(func: Any, args: Any, kwargs: Any, size: _Size) -> _Siz
 
 def _of_unreduced(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of ``empty_like`` of the first argument, if the loss is not reduced."""
-    return strides_preserved(_operand(args[0])) if size == args[0].shape else None
+    return strides_preserved(operand_of(args[0])) if size == args[0].shape else None
 
 
 def _of_reversed(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of TensorIterator, to which C++ gives the arguments in reverse."""
-    return strides_of_result(size, [_operand(args[1]), _operand(args[0])])
+    return strides_of_result(size, [operand_of(args[1]), operand_of(args[0])])
 
 
 def _prelu_gradient(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of TensorIterator; the gradient is the last operand."""
-    grad, tensor, weight = map(_operand, args)
+    grad, tensor, weight = map(operand_of, args)
     return strides_of_result(size, [tensor, weight, grad])
 
 
@@ -188,7 +185,7 @@ def _of_iterator(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None
     for argument, value in values:
         kind = str(argument.type)
         if isinstance(value, torch.Tensor):
-            operands.append(_operand(value))
+            operands.append(operand_of(value))
         elif value is not None and (kind == "Tensor" or (names_scalars and kind == "number")):
             operands.append(Operand((), ()))
     return strides_of_result(size, operands) if operands else None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.schemas import traits_of
+from torchfake._operators.handlers.collectives import flattened
 from torchfake._operators.operator_call import Args, Kwargs
 from torchfake._recording.arguments import deferred_fakes, is_materialized, with_real_tensors
 from torchfake._recording.value_reads import materialize_storages
@@ -30,7 +31,7 @@ def run_on_real_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     A broadcast that the program calls materializes its deferred tensors. Any other collective runs
     only if all of its tensors are materialized.
     """
-    fakes = deferred_fakes(_flattened([*args, *kwargs.values()]))
+    fakes = deferred_fakes(flattened([*args, *kwargs.values()]))
     is_broadcast = traits_of(func).packet == "c10d::broadcast_"
     if is_broadcast and not dtensors.is_broadcast_to_mesh():
         materialize_storages(fakes)
@@ -51,13 +52,6 @@ def _become_real(fake: FakeTensor) -> None:
     if type(fake) is FakeTensor and not vars(fake) and not fake.requires_grad:
         real: Any = with_real_tensors(fake)
         subclass.swap_tensors(fake, real)
-
-
-def _flattened(value: Any) -> list[Any]:
-    """The tensors in nested lists, which c10d's operators take."""
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _flattened(item)]
-    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def local_copies(name: str, args: Args) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchfake._core.metadata import (
     Operand,
     contiguous_stride,
+    operand_of,
     strides_of_result,
     strides_preserved,
 )
@@ -34,13 +35,13 @@ def extreme(redispatch: Callable[..., Any], tensor: Tensor) -> Any:
 
 def masked_select(redispatch: Callable[..., Any], tensor: Tensor, mask: Tensor) -> Any:
     """``masked_select``: the gradient is made in ``zeros_like``."""
-    own = _operand(tensor)
+    own = operand_of(tensor)
     return _laid(redispatch(tensor, mask), lambda grad: strides_preserved(own), tensor)
 
 
 def prod(redispatch: Callable[..., Any], tensor: Tensor, *rest: Any, **named: Any) -> Any:
     """``prod``: the gradient is a quotient, unless an element is zero."""
-    result, own = redispatch(tensor, *rest, **named), _operand(tensor)
+    result, own = redispatch(tensor, *rest, **named), operand_of(tensor)
     if not tensor.dim():
         return result  # the gradient is the incoming one
     if not rest:
@@ -54,13 +55,13 @@ def prod(redispatch: Callable[..., Any], tensor: Tensor, *rest: Any, **named: An
     def with_dim(operand: Operand) -> Operand:
         if keeps_dim:
             return operand
-        return _operand(torch.empty_strided(*operand, device="meta").unsqueeze(dim))
+        return operand_of(torch.empty_strided(*operand, device="meta").unsqueeze(dim))
 
-    made = with_dim(_operand(result))
+    made = with_dim(operand_of(result))
 
     def strides(grad: Tensor) -> Strides:
         each = Operand(own.size, strides_of_result(own.size, [made, own]))
-        return strides_of_result(own.size, [with_dim(_operand(grad)), each])
+        return strides_of_result(own.size, [with_dim(operand_of(grad)), each])
 
     exact = partial(_quotient, dim=None if keeps_dim else dim)
     return _laid(result, strides, tensor, is_new=True, exact=exact)
@@ -87,15 +88,15 @@ def clamp(redispatch: Callable[..., Any], tensor: Tensor, *bounds: Any, **named:
     """``clamp`` by two bounds: the gradient is chosen by the first comparison, into which the other
     is written (torch/csrc/autograd/FunctionsManual.cpp).
     """
-    result, own = redispatch(tensor, *bounds, **named), _operand(tensor)
+    result, own = redispatch(tensor, *bounds, **named), operand_of(tensor)
     least, *others = (*bounds, *named.values())
     if least is None or not others or others[0] is None or result.shape != own.size:
         return result
-    bound = _operand(least) if isinstance(least, Tensor) else _NUMBER
+    bound = operand_of(least) if isinstance(least, Tensor) else _NUMBER
 
     def strides(grad: Tensor) -> Strides:
         compared = Operand(own.size, strides_of_result(own.size, [own, bound]))
-        return strides_of_result(own.size, [compared, _operand(grad), _NUMBER])
+        return strides_of_result(own.size, [compared, operand_of(grad), _NUMBER])
 
     if isinstance(least, Tensor) and least.shape == own.size:
         _laid(result, strides, least, at=1)
@@ -107,7 +108,7 @@ _NUMBER = Operand((), ())
 
 def cumprod(redispatch: Callable[..., Any], tensor: Tensor, dim: int, **named: Any) -> Any:
     """``cumprod``: the gradient is a sum divided by the argument, unless an element is zero."""
-    result, own = redispatch(tensor, dim, **named), _operand(tensor)
+    result, own = redispatch(tensor, dim, **named), operand_of(tensor)
     if tensor.numel() < 2 or own.size[dim] == 1:
         return result  # the gradient is the incoming one
     added = Operand(own.size, contiguous_stride(own.size))
@@ -125,16 +126,12 @@ def binary_cross_entropy_with_logits(
     """The loss: its gradient is computed in the place of a sigmoid, or of weighted targets
     (aten/src/ATen/native/Loss.cpp).
     """
-    result, own = redispatch(logits, target, weight, pos_weight, *rest), _operand(logits)
+    result, own = redispatch(logits, target, weight, pos_weight, *rest), operand_of(logits)
     begun = strides_of_result(own.size, [own])
     if pos_weight is not None:
-        begun = strides_of_result(own.size, [_operand(pos_weight), _operand(target)])
+        begun = strides_of_result(own.size, [operand_of(pos_weight), operand_of(target)])
         begun = strides_of_result(own.size, [Operand(own.size, begun), _NUMBER])
     return _laid(result, lambda grad: begun, logits)
-
-
-def _operand(tensor: Tensor) -> Operand:
-    return Operand(tuple(tensor.shape), tensor.stride())
 
 
 def _laid(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.metadata import Operand, is_dense, strides_of_result
+from torchfake._core.metadata import is_dense, operand_of, strides_of_result
 from torchfake._torch import dispatcher
 
 _ADD = torch.ops.aten.add.Tensor
@@ -29,7 +29,7 @@ def sum_may_lie_otherwise(func: Any, args: Any) -> bool:
     """Whether a sum has other strides if the engine adds in place."""
     if func is not _ADD or not all(isinstance(arg, torch.Tensor) for arg in args):
         return False
-    first, second = map(_operand, args)
+    first, second = map(operand_of, args)
     if first.size != second.size or args[0].dtype != args[1].dtype:
         return False
     if 0 not in first.size and not is_dense(first):
@@ -44,10 +44,6 @@ def as_engine_adds(func: Any, args: Any, made: Any) -> Any:
     if dispatcher.is_adding_itself() or _is_held_elsewhere(args):
         return made
     return torch.empty_strided(made.shape, args[0].stride(), dtype=made.dtype, device="meta")
-
-
-def _operand(tensor: torch.Tensor) -> Operand:
-    return Operand(tuple(tensor.shape), tensor.stride())
 
 
 def _is_held_elsewhere(args: Any) -> bool:

@@ -115,7 +115,7 @@ def message_of(
     if spec is None:
         return None
     group = _group_of(func, args, kwargs)
-    num_bytes = sum(t.nbytes for t in _flattened(args[spec.payload]))
+    num_bytes = sum(t.nbytes for t in flattened(args[spec.payload]))
     name = "permute" if spec.name == "all_to_all" and _has_one_receiver(func, args) else spec.name
     return Message(name, num_bytes * (group_size_of(group) if spec.per_rank else 1), group)
 
@@ -136,24 +136,24 @@ def _group_of(func: Any, args: Args, kwargs: Kwargs) -> Any:
     raise AssertionError(f"{func} names no group")
 
 
-def _flattened(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists."""
+def flattened(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, which c10d's operators take."""
     if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _flattened(item)]
+        return [tensor for item in value for tensor in flattened(item)]
     return [value] if isinstance(value, torch.Tensor) else []
 
 
 def run_collective(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The results of a collective on fakes. Without fakes, real tensors are communicated."""
     call = Call(func, args, kwargs)
-    call.tensors = _flattened([*args, *kwargs.values()])
+    call.tensors = flattened([*args, *kwargs.values()])
     if not any(isinstance(t, FakeTensor) for t in call.tensors):
         return func(*args, **kwargs)
     call.device = output_device(call)
     spec = COLLECTIVES[call.traits.packet]
     written = mutated_arguments(call.traits, args, kwargs)
     if spec.written is not None:
-        written = _flattened(args[spec.written])
+        written = flattened(args[spec.written])
     _forget_values(written)
     if call.traits.packet.startswith("c10d::"):
         return _c10d_result(call, spec)

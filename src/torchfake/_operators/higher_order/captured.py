@@ -13,6 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def captured_tensors(function: Any) -> list[torch.Tensor]:

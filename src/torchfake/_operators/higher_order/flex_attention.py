@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchfake._core import modes
-from torchfake._operators.higher_order.captured import captured_tensors
+from torchfake._operators.higher_order.captured import captured_tensors, tensors_in
 from torchfake._tensor.fake_tensor import is_deferred_fake
 from torchfake._torch import backends, dispatch_keys
 from torchfake._torch.compiler import higher_order
@@ -54,8 +53,8 @@ def _attention(*args: Any) -> Any:
         cast = [_autocast(tensor, device_type) for tensor in call[:3]]
         with backends.autocast_off(device_type):
             return _attention(*cast, *call[3:])
-    scored = [*_tensors_in(call.score_buffers), *captured_tensors(call.score_mod)]
-    masked = [*_tensors_in(call.mask_buffers), *captured_tensors(call.block_mask[-1])]
+    scored = [*tensors_in(call.score_buffers), *captured_tensors(call.score_mod)]
+    masked = [*tensors_in(call.mask_buffers), *captured_tensors(call.block_mask[-1])]
     inputs = (call.query, call.key, call.value, *scored)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs):
         return _below_autograd(higher_order.flex_attention, *call)
@@ -81,10 +80,6 @@ def _below_autograd(op: Any, *args: Any) -> Any:
         return BELOW_AUTOGRAD[op](*args) if result is NotImplemented else result
 
 
-def _tensors_in(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
 class _Attention(torch.autograd.Function):
     """Attention with gradients for query, key, value and the tensors of the score function."""
 
@@ -95,7 +90,7 @@ class _Attention(torch.autograd.Function):
         call = call._replace(query=query, key=key, value=value)
         out, log_sums, maxima = _below_autograd(higher_order.flex_attention, *call)
         ctx.mark_non_differentiable(maxima)
-        blocks = _tensors_in(call.block_mask[:-1])
+        blocks = tensors_in(call.block_mask[:-1])
         ctx.call = call._replace(query=None, key=None, value=None)  # type: ignore[arg-type]
         ctx.num_scored = len(scored)
         ctx.save_for_backward(query, key, value, out, log_sums, maxima, *scored, *blocks, *masked)
@@ -132,7 +127,7 @@ def _forward(*args: Any) -> Any:
 
 
 def _is_deferred(args: Sequence[Any]) -> bool:
-    return modes.is_recording() or any(map(is_deferred_fake, _tensors_in(tuple(args))))
+    return modes.is_recording() or any(map(is_deferred_fake, tensors_in(tuple(args))))
 
 
 def _check_batches(query: Tensor, key: Tensor) -> None:

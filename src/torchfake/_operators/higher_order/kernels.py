@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake._core import modes
 from torchfake._operators.higher_order import flex_attention, structures
-from torchfake._operators.higher_order.captured import captured_tensors
+from torchfake._operators.higher_order.captured import captured_tensors, tensors_in
 from torchfake._tensor.classes import FakeParameter
 from torchfake._tensor.fake_tensor import FakeTensor, is_deferred_fake
 from torchfake._torch import autograd, dispatch_keys
@@ -137,11 +137,7 @@ def register_kernels() -> None:
 
 def is_for_fakes(args: tuple[Any, ...]) -> bool:
     """Whether a call with `args` is for the kernels of fakes: a mode is on, or some are fakes."""
-    return modes.current() is not None or any(map(_is_fake_inside, _tensors_in(args)))
-
-
-def _tensors_in(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    return modes.current() is not None or any(map(_is_fake_inside, tensors_in(args)))
 
 
 def _is_fake_inside(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchfake._operators.higher_order.captured import captured_tensors
+from torchfake._operators.higher_order.captured import captured_tensors, tensors_in
 from torchfake._torch.compiler import higher_order
 from torchfake.errors import UnsupportedOpError
 
@@ -38,13 +38,13 @@ class _Pure:
         self.captured = captured_tensors(function)
 
     def __call__(self, *args: Any) -> Any:
-        tensors = [*_tensors_in(args), *self.captured]
+        tensors = [*tensors_in(args), *self.captured]
         versions = [_version_of(tensor) for tensor in tensors]
         result = self.function(*args)
         if [_version_of(tensor) for tensor in tensors] != versions:
             raise self._error("writes to its input in place: return a new tensor")
         seen = {id(storage) for storage in map(_storage_of, tensors) if storage is not None}
-        for tensor in _tensors_in(result):
+        for tensor in tensors_in(result):
             storage = _storage_of(tensor)
             if storage is not None and id(storage) in seen:
                 raise self._error("returns its input, a view of it, or one tensor twice: clone it")
@@ -54,10 +54,6 @@ class _Pure:
     def _error(self, what: str) -> Exception:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return higher_order.uncaptured_error(f"a function of torch's {self.name}, {name}, {what}")
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _version_of(tensor: torch.Tensor) -> int:

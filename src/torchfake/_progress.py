@@ -27,7 +27,7 @@ def progress(what: str, wanted: bool | None = None) -> Iterator[None]:
         what: the text before the counter.
         wanted: whether the counter is shown; by default in notebooks only.
     """
-    if _shown or not (_is_in_notebook() if wanted is None else wanted):
+    if _shown or not ("ipykernel" in sys.modules if wanted is None else wanted):
         yield
         return
     counter = _counter(what, is_needed=bool(wanted))
@@ -95,7 +95,3 @@ def _counter(what: str, *, is_needed: bool) -> _Counter | None:
     form = "{desc}: {n_fmt} runs, {elapsed}{postfix}"
     delay = SECONDS_OF_SILENCE
     return _Counter(tqdm(desc=what, bar_format=form, delay=delay, leave=False, file=sys.stderr))
-
-
-def _is_in_notebook() -> bool:
-    return "ipykernel" in sys.modules

@@ -120,7 +120,8 @@ _size = _Size()
 
 def table_for(func: Any, args: Args, kwargs: Kwargs) -> SignatureTable | None:
     """The table of the call's signature, made when first needed; None if calls are not cached."""
-    if not settings.enabled or _may_be_filled(func):
+    is_filled = traits_of(func).returns_uninitialized and backends.is_deterministic()
+    if not settings.enabled or is_filled:  # recipes lack the value of memory that torch fills
         return None
     signature = signature_of(args, kwargs)
     table = tables.get(id(func), {}).get(signature)
@@ -152,11 +153,6 @@ def _is_cacheable(func: Any) -> bool:
     if func.namespace != "aten" or traits.packet in _EXCLUDED or _has_out(func):
         return False
     return not traits.is_data_dependent or traits.packet in ACCEPTS_MASKS or has_replacement(func)
-
-
-def _may_be_filled(func: Any) -> bool:
-    """Whether torch fills the uninitialised memory that `func` returns: recipes lack that value."""
-    return traits_of(func).returns_uninitialized and backends.is_deterministic()
 
 
 def _has_out(func: Any) -> bool:

@@ -24,7 +24,7 @@ from torchfake._cache.recipes import (
     current_devices,
     flatten_outcome,
 )
-from torchfake._core.metadata import Metadata, bytes_spanned
+from torchfake._core.metadata import Metadata
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import lazy_draws, random_values
@@ -200,13 +200,9 @@ class _OutcomeReader:
             if b.fake._fake_storage is not b.storage or b.storage.num_bytes != b.num_bytes:
                 return None
         changed = [b for b in self.before if b.fake._fake_meta is not b.record]
-        if any(_bytes_spanned(b.fake._fake_meta) > _bytes_spanned(b.record) for b in changed):
+        if any(b.fake._fake_meta.end_bytes > b.record.end_bytes for b in changed):
             return None
         return tuple((b.path, b.fake._fake_meta) for b in changed)
-
-
-def _bytes_spanned(record: Metadata) -> int:
-    return bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
 
 
 def _unique_paths(paths: list[tuple[int, ArgumentPath]]) -> dict[int, ArgumentPath | None]:

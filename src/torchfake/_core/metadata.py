@@ -69,6 +69,11 @@ class Metadata:
         return math.prod(self.size) * self.dtype.itemsize
 
     @property
+    def end_bytes(self) -> int:
+        """Where the last element ends, in bytes from the start of the storage."""
+        return bytes_spanned(self.size, self.stride, self.offset, self.dtype.itemsize)
+
+    @property
     def is_lazy(self) -> bool:
         """Whether the tensor is a lazy conjugate or negative, or zeros without memory."""
         return self.conj or self.neg or self.zero

@@ -57,11 +57,7 @@ _SHARDING_ROOTS = tuple(
 )
 
 
-def _is_sharding_code(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(_SHARDING_ROOTS)
-
-
-is_sharding_code = CodePredicate(_is_sharding_code)
+is_sharding_code = CodePredicate(lambda code: code.co_filename.startswith(_SHARDING_ROOTS))
 """Whether code belongs to torch's functions that shard, or that compute with shards. Evaluated with
 :data:`is_library_code`, when a code object is first met."""
 
@@ -80,11 +76,8 @@ RawLocation = tuple[types.CodeType, int]
 """The fields of a :class:`SourceLocation`, as a plain tuple, which takes half the time to make."""
 
 
-def _locations_in(code: types.CodeType) -> dict[int, RawLocation] | None:
-    return None if is_library_code(code) else {}
-
-
-locations_in = CodePredicate(_locations_in)
+locations_in: CodePredicate[dict[int, RawLocation] | None]
+locations_in = CodePredicate(lambda code: None if is_library_code(code) else {})
 """The known locations in a code object of the user, by instruction; None for library code."""
 
 _MAX_LOCATIONS = 20_000
@@ -127,11 +120,7 @@ class SourceLocation(NamedTuple):
         return self.code.co_firstlineno
 
 
-def _no_texts(_: types.CodeType) -> dict[int, str]:
-    return {}
-
-
-_texts_in = CodePredicate(_no_texts)
+_texts_in: CodePredicate[dict[int, str]] = CodePredicate(lambda _: {})
 """The texts of locations in a code object, by instruction: a line is found by a search."""
 
 

@@ -57,7 +57,8 @@ def has_no_elements(func: Any, args: Args) -> bool:
 
 def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:
     """That eager accepts the call, with the indices whose values are known."""
-    known = [t for t in tensors_in(args, kwargs) if _is_index(t) and is_readable(t)]
+    with_elements = [t for t in tensors_in(args, kwargs) if t.numel()]
+    known = [t for t in with_elements if not t.dtype.is_floating_point and is_readable(t)]
 
     def refusal(*values: torch.Tensor) -> Exception | None:
         by_id = {id(t): value for t, value in zip(known, values, strict=True)}
@@ -67,10 +68,6 @@ def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condit
             return error_raised(lambda: func(*_stand_ins(args, by_id), **named))
 
     yield Condition(tuple(known), refusal)
-
-
-def _is_index(tensor: torch.Tensor) -> bool:
-    return bool(tensor.numel()) and not tensor.dtype.is_floating_point
 
 
 def _stand_ins(given: Any, values: dict[int, torch.Tensor]) -> list[Any]:

@@ -20,7 +20,6 @@ import torch
 from torchfake._core import devices, memory
 from torchfake._core.metadata import (
     Metadata,
-    bytes_spanned,
     has_repeated_elements,
     intern,
     is_dense,
@@ -152,7 +151,9 @@ class _SmallTensors:
         metas = [_metadata(tensor) for tensor in group]
         small = self._where_they_lie(metas) if self.cut.others is None else None
         small = small or self._much_as_they_lie(metas)
-        storage = torch.UntypedStorage(max(map(_end, small)) + self.slack, device="cpu")
+        storage = torch.UntypedStorage(
+            max(meta.end_bytes for meta in small) + self.slack, device="cpu"
+        )
         views = [memory.view_of(storage, meta) for meta in small]
         for tensor, view in zip(group, views, strict=True):
             _fill(view, self.cut.integer)
@@ -164,7 +165,7 @@ class _SmallTensors:
         small = []
         for meta in metas:
             skipped, rest = divmod(first, meta.dtype.itemsize)
-            if rest or _end(meta) - first > _MAX_SPAN_BYTES:
+            if rest or meta.end_bytes - first > _MAX_SPAN_BYTES:
                 return None
             small.append(_placed(meta, meta.size, meta.stride, meta.offset - skipped))
         return small
@@ -177,12 +178,12 @@ class _SmallTensors:
         for meta in metas:
             size = self.cut.of(meta.size)
             small.append(_placed(meta, size, _strides_like(meta, size), 0))
-        end = -(-_end(small[0]) // 16) * 16  # bytes: a multiple of every itemsize
+        end = -(-small[0].end_bytes // 16) * 16  # bytes: a multiple of every itemsize
         for i, meta in enumerate(metas):
             if _begin(meta) == _begin(first):
                 offset = 0
             else:
-                is_apart = _begin(meta) >= _end(first) or _begin(first) >= _end(meta)
+                is_apart = _begin(meta) >= first.end_bytes or _begin(first) >= meta.end_bytes
                 offset = end // meta.dtype.itemsize if is_apart else 1
             small[i] = _placed(small[i], small[i].size, small[i].stride, offset)
         return small
@@ -211,10 +212,6 @@ def _placed(meta: Metadata, size: Any, stride: Any, offset: int) -> Metadata:
 
 def _begin(meta: Metadata) -> int:
     return meta.offset * meta.dtype.itemsize
-
-
-def _end(meta: Metadata) -> int:
-    return bytes_spanned(meta.size, meta.stride, meta.offset, meta.dtype.itemsize)
 
 
 def _strides_like(meta: Metadata, size: tuple[int, ...]) -> list[int]:

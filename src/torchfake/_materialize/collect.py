@@ -83,7 +83,8 @@ def collect(
         for name, tensor in own:
             tensors.setdefault(id(tensor), (prefix + name, tensor))
         for name, buffer in buffers:
-            if _is_computed(buffer):
+            if is_deferred_fake(buffer) and autograd.history_of(buffer) is not None:
+                # a forward pass has computed it from parameters
                 attributes.append(Attribute(prefix + name, buffer, submodule))
         if not buffers_only:
             search.note_class(submodule)
@@ -144,8 +145,3 @@ def _of_module(
     for name, tensor in own:
         for found in search.from_tensor(tensor):
             yield prefix + name, found
-
-
-def _is_computed(tensor: torch.Tensor) -> bool:
-    """Whether a buffer was reassigned by a forward pass that computed it from parameters."""
-    return is_deferred_fake(tensor) and autograd.history_of(tensor) is not None

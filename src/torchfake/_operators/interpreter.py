@@ -20,7 +20,7 @@ import torch
 
 from torchfake._core import devices as _devices
 from torchfake._core import source_location
-from torchfake._core.metadata import bytes_spanned, metadata_of
+from torchfake._core.metadata import metadata_of
 from torchfake._core.schemas import RESIZES
 from torchfake._core.storage import PinnedMemory, Storage, new_meta_storage, storage_of
 from torchfake._operators import random_values
@@ -235,7 +235,7 @@ def meta_counterpart(fake: FakeTensor) -> torch.Tensor:
         return zero_tensors.zero_tensor(*place, _META)
     meta = torch.empty(0, dtype=record.dtype, device=_META)
     untyped: torch.UntypedStorage = fake._fake_storage.meta
-    needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+    needed = record.end_bytes
     if needed > untyped.nbytes():  # FSDP resized the storage to 0, and set_ would enlarge it
         untyped = new_meta_storage(needed)
     meta.set_(untyped, record.offset, record.size, record.stride)
@@ -324,7 +324,7 @@ def _update_mutated_fakes(call: Call) -> None:
             storage = storage_of(meta.untyped_storage(), device)
         record = metadata_of(meta, device)
         if call.traits.packet in RESIZES:  # the memory may have been freed: see meta_counterpart
-            needed = bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)
+            needed = record.end_bytes
             if needed > storage.num_bytes:
                 storage.resize(needed)
         if record is not fake._fake_meta or storage is not fake._fake_storage:

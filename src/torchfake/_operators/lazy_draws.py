@@ -15,7 +15,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._core.memory import view_of
-from torchfake._core.metadata import Metadata, bytes_spanned
+from torchfake._core.metadata import Metadata
 from torchfake._core.storage import SharedBytes
 from torchfake._operators.operator_call import Args, Call, Kwargs
 from torchfake._operators.random_values import (
@@ -109,7 +109,7 @@ def draw_lazily(call: Call, fake: Any) -> bool:
     if numbers is None:
         return False
     options = {n: v for n, v in call.kwargs.items() if is_in_place and n != "generator"}
-    size = storage.num_bytes if is_whole else _bytes_up_to_end(record)
+    size = storage.num_bytes if is_whole else record.end_bytes
     lazy, is_real = lazy_generator_of(given_generator((), call.kwargs), call.device)
     storage.value = drawn = LazyDraw(lazy, size) if is_whole else None
     _fill_later(drawn, lazy, record, fill, numbers, options, size)
@@ -160,7 +160,3 @@ def _is_small_draw(fake: FakeTensor, call: Call) -> bool:
     is_plain = fake.dtype in _DTYPES and not fake._fake_meta.zero
     overload_is_plain = not (call.traits.mutated_names and len(call.tensors) != 1)
     return is_plain and overload_is_plain and fake.numel() <= MAX_KNOWN_FLOATS
-
-
-def _bytes_up_to_end(record: Metadata) -> int:
-    return bytes_spanned(record.size, record.stride, record.offset, record.dtype.itemsize)

@@ -27,14 +27,9 @@ from torchfake._torch.compiler import frames, higher_order
 from torchfake._torch.compiler.python_functions import Replacement
 from torchfake._torch.distributed import patches as distributed_patches
 
-
-def _is_class_of_fakes(cls: type) -> bool:
-    return issubclass(cls, FakeTensor)
-
-
 replacements: dict[str, Callable[[], Iterable[Replacement]]] = {
     "torch": lambda: [
-        subclass.traced_by_make_fx(_is_class_of_fakes),
+        subclass.traced_by_make_fx(lambda cls: issubclass(cls, FakeTensor)),
         higher_order.trees_in_cond(kernels.is_for_fakes),
         *gradient_devices.replacements(),
     ],

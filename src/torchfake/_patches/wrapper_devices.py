@@ -73,12 +73,8 @@ def _cpp_device(wrapper: Any) -> torch.device:
         return _builtin.device.__get__(wrapper)  # type: ignore[no-any-return]
 
 
-def _is_cuda(wrapper: Any) -> bool:
-    return bool(wrapper.device.type == "cuda")
-
-
-def _is_meta(wrapper: Any) -> bool:
-    return bool(wrapper.device.type == "meta")
+def _is_on(device_type: str, builtin: Any) -> property:
+    return property(lambda w: bool(w.device.type == device_type), doc=builtin.__doc__)
 
 
 def _get_device(wrapper: Any) -> int:
@@ -123,8 +119,8 @@ def _names_accelerator(args: Any, kwargs: Any) -> bool:
 
 
 _REPORTED: dict[str, Any] = {
-    "is_cuda": property(_is_cuda, doc=_builtin.is_cuda.__doc__),
-    "is_meta": property(_is_meta, doc=_builtin.is_meta.__doc__),
+    "is_cuda": _is_on("cuda", _builtin.is_cuda),
+    "is_meta": _is_on("meta", _builtin.is_meta),
     "get_device": _get_device,
     "to": _to,
     "cuda": _cuda,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.metadata import Metadata, bytes_spanned
+from torchfake._core.metadata import Metadata
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Read, dependencies
 from torchfake._tensor.fake_tensor import FakeTensor
@@ -143,9 +143,8 @@ def _check_order_and_bounds(ops: list[Op], contents: Contents, record: Metadata)
     last = 1 + max((op.number for op in ops), default=0)
     for number, read in [*reads, (last, Read(contents, record))]:
         source, seen = read.contents.op, read.record
-        reach = bytes_spanned(seen.size, seen.stride, seen.offset, seen.dtype.itemsize)
         assert source is None or source.number < number, f"operation {number} reads its future"
-        assert reach <= _max_bytes(read.contents), f"operation {number} reads {reach} bytes"
+        assert seen.end_bytes <= _max_bytes(read.contents), f"operation {number} reads {seen}"
 
 
 def _max_bytes(contents: Contents) -> int:

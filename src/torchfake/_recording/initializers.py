@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from torchfake._core import modes, source_location
-from torchfake._core.metadata import Metadata, contiguous_stride, has_repeated_elements, intern
+from torchfake._core.metadata import contiguous_stride, has_repeated_elements, intern
 from torchfake._core.source_location import RawLocation
 from torchfake._graph.operations import Op, Read
 from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs
@@ -140,10 +140,7 @@ def _record_call(frame: types.FrameType) -> None:
     num_words = None
     if code.co_name == "orthogonal_":
         size = (meta.size[0], tensor.numel() // meta.size[0])
-        num_words = draw_sizes.num_words_of_normal(_contiguous(meta, size))
+        matrix = intern(size, contiguous_stride(size), 0, meta.dtype, meta.device)
+        num_words = draw_sizes.num_words_of_normal(matrix)
     generator_sync.record_draws(op, generator, meta, num_words)
     add_write(op, tensor._fake_storage)
-
-
-def _contiguous(meta: Metadata, size: tuple[int, ...]) -> Metadata:
-    return intern(size, contiguous_stride(size), 0, meta.dtype, meta.device)

@@ -36,7 +36,8 @@ class _ObservedDispatch(FakeDispatch):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _is_composite(func) and not has_own_kernel(func, args):
+        is_composite = hasattr(func, "_schema") and kernels.is_decomposed_in_cpp(func)
+        if is_composite and not has_own_kernel(func, args):
             with self.active():  # C++ leaves it whole in inference mode, and below wrapper classes
                 return decompose(self, func, args, kwargs)
         return self._run(func, types, args, kwargs)
@@ -70,11 +71,6 @@ class _ObservedDispatch(FakeDispatch):
         event = object()
         self.record(event, other)
         self.wait(stream, event)
-
-
-def _is_composite(func: Any) -> bool:
-    """Whether C++ decomposes an operator, which is not one that calls functions."""
-    return hasattr(func, "_schema") and kernels.is_decomposed_in_cpp(func)
 
 
 def _number(observer: Observer, stream: Any) -> int:

@@ -233,12 +233,8 @@ class _Storages:
 
     @cached_property
     def ids(self) -> set[int]:
-        each = (v for value in self._values for v in (value if _is_list(value) else (value,)))
-        return {id(one._fake_storage) for one in each if isinstance(one, FakeTensor)}
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
+        lists = (v if isinstance(v, (list, tuple)) else (v,) for v in self._values)
+        return {id(t._fake_storage) for each in lists for t in each if isinstance(t, FakeTensor)}
 
 
 def _is_among(storage: Storage, values: Any) -> bool:

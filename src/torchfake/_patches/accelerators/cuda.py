@@ -34,10 +34,6 @@ def _supports_bf16(machine: FakeAccelerator, including_emulation: bool = True) -
     return including_emulation or of_any.device_capability(machine)[0] >= 8
 
 
-def _arch_list(machine: FakeAccelerator) -> list[str]:
-    return ["sm_{}{}".format(*of_any.device_capability(machine))]
-
-
 def _tensor_type(dtype: torch.dtype) -> Any:
     def make(machine: FakeAccelerator, *args: Any, device: Any = None) -> torch.Tensor:
         where = of_any.device_at(machine, device)
@@ -105,7 +101,7 @@ TENSOR_TYPES = {name: _tensor_type(dtype) for name, dtype in _TENSOR_TYPES.items
 
 _OTHERS: dict[str, Any] = {
     "is_bf16_supported": _supports_bf16,
-    "get_arch_list": _arch_list,
+    "get_arch_list": lambda machine: ["sm_{}{}".format(*of_any.device_capability(machine))],
     "graph_pool_handle": of_any.constant((0, 0)),
     "default_generators": functools.partial(of_any.DefaultGenerators, "cuda", fake_machine),
     **each("nvtx.range_push nvtx.range_pop nvtx.range_start", of_any.constant(0)),

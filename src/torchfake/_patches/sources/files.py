@@ -98,7 +98,7 @@ def _load_without_data(
     """``torch.load``: only sizes and devices of storages are read, not their bytes."""
     state = modes.current()
     is_refused = kwargs.get("mmap") and not isinstance(f, (str, os.PathLike))
-    if state is None or state.is_loading or is_refused or _is_meta(map_location):
+    if state is None or state.is_loading or is_refused or str(map_location) == "meta":
         return original(f, map_location, *args, **kwargs)
     state.is_loading = True
     if map_location is not None:
@@ -154,10 +154,6 @@ def _path_of(f: Any) -> str | None:
 def _is_zip(path: str) -> bool:
     with open(path, "rb") as file:
         return file.read(4) == b"PK\x03\x04"
-
-
-def _is_meta(map_location: Any) -> bool:
-    return map_location is not None and str(map_location) == "meta"
 
 
 def _located(map_location: Any, storage: Any, location: str) -> Any:

@@ -127,11 +127,6 @@ def _contiguous_of_complex(func: Any, args: Any, kwargs: Any, size: _Size) -> _S
     return rule(func, args, kwargs, size)
 
 
-def _of_halves(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
-    """Those of an elementwise function of the two halves of a tensor."""
-    return strides_of_result(size, [Operand(size, args[0].stride())])
-
-
 def _preserved(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of ``empty_like``, unless another memory format is requested."""
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
@@ -198,7 +193,6 @@ def _overload(func: Any) -> str:
 
 _RULES: dict[str, _StrideRule] = {
     "aten.angle.default": _contiguous_of_complex,
-    "aten.glu.default": _of_halves,
     "aten._prelu_kernel.default": _preserved,
     "aten._prelu_kernel_backward.default": _prelu_gradient,
     "aten.complex.default": _of_iterator,
@@ -217,8 +211,7 @@ _RULES_OF_CPU: dict[str, _StrideRule] = {
         (
             "aten.log_sigmoid_forward.default", "aten.native_layer_norm_backward.default",
             "aten.glu_backward.default", "aten.grid_sampler_2d.default", "aten.poisson.default",
-            "aten.rrelu_with_noise.default", "aten.var.correction", "aten.std.correction",
-            "aten.var_mean.correction", "aten.std_mean.correction",
+            "aten.rrelu_with_noise.default",
         ),
         _contiguous,
     ),

@@ -5,18 +5,17 @@ shape, dtype or stride. tests/opinfo compares all of them with eager.
 
 Its files, in reading order:
 
-    first_use          finds the kernel to run; imports the other files at the first use
-    register           the table of meta kernels that replace torch's
-    parts              the metadata functions of C++, and composites run in their parts
-    layers             embeddings, norms, pooling, attention
-    convolutions       convolutions and their gradients
-    losses             losses, gradients, optimizer steps
-    elementwise        elementwise operators, histograms, moved elements
-    linear_algebra     decompositions, products
-    draws              random numbers
-    fake_quantization  floats rounded to the grid of an integer dtype
-    cuda               operators that only CUDA has, or whose results differ there
-    counted            operators whose results have a length that depends on values
+    first_use       finds the kernel to run; imports the other files at the first use
+    register        the table of meta kernels that replace torch's
+    parts           the metadata functions of C++, and composites run in their parts
+    layers          embeddings, norms, pooling, attention
+    convolutions    convolutions and their gradients
+    losses          losses, gradients, optimizer steps
+    elementwise     elementwise operators, histograms, moved and rounded elements
+    linear_algebra  decompositions, products
+    draws           random numbers
+    cuda            operators that only CUDA has, or whose results differ there
+    counted         operators whose results have a length that depends on values
 """
 
 from torchfake._operators.meta_kernels.first_use import (

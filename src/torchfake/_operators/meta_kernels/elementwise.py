@@ -1,4 +1,4 @@
-"""Meta kernels of elementwise operators, histograms, and operators that move elements.
+"""Meta kernels of elementwise operators, histograms, and operators that move or round elements.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
 no values are read and no real kernel runs; each docstring names the C++ file that is followed.
@@ -47,12 +47,6 @@ def power(base: Tensor, exponent: Any) -> Tensor:
     return result.to(torch.result_type(base, exponent))
 
 
-@register_meta_kernel(aten._foreach_pow.Scalar)
-def powers(bases: list[Tensor], exponent: Any) -> list[Tensor]:
-    """:func:`power` of each tensor."""
-    return [power(base, exponent) for base in bases]
-
-
 def _with_numbers(overload: Any, overload_of_list: Any) -> None:
     @register_meta_kernel(overload)
     def kernel(
@@ -94,12 +88,6 @@ def glu_backward_jvp(
     return torch.cat([half, half], dim)
 
 
-@register_meta_kernel(aten.view_copy.default)
-def view_copy(tensor: Tensor, size: list[int]) -> Tensor:
-    """aten/src/ATen/native/TensorShape.cpp: a tensor that cannot be viewed is reshaped."""
-    return tensor.new_empty(tensor.reshape(size).shape)
-
-
 @register_meta_kernel(aten.histogram.bin_ct)
 def histogram(a: Tensor, bins: int = 100, **_options: Any) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/Histogram.cpp: there is one edge more than there are counts."""
@@ -128,22 +116,6 @@ def histogramdd_counts(a: Tensor, bins: list[int], **_options: Any) -> Tensor:
 def histogramdd_of_edges(a: Tensor, bins: list[Tensor], **_options: Any) -> Tensor:
     """aten/src/ATen/native/Histogram.cpp: there is one count less than there are edges."""
     return a.new_empty([edges.numel() - 1 for edges in bins])
-
-
-@register_meta_kernel(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
-def logical(a: Tensor, b: Tensor) -> Tensor:
-    """The result has the strides of a comparison. For a broadcast against channels_last, torch's
-    Python kernel orders strides differently from TensorIterator.
-    """
-    result: Tensor = aten.ne.Tensor(a, b)
-    return result
-
-
-@register_meta_kernel(aten.copysign.Tensor)
-def copysign(a: Tensor, b: Tensor) -> Tensor:
-    """The result has the strides of ``atan2``; torch's Python kernel orders them differently."""
-    result: Tensor = aten.atan2.default(a, b)
-    return result
 
 
 @register_meta_kernel(aten.roll.default, devices=("cpu",))
@@ -254,3 +226,36 @@ def arange_into(*numbers: Any, out: Tensor) -> Tensor:
 def steps_into(_start: Any, _end: Any, steps: int, _base: float = 10.0, *, out: Tensor) -> Tensor:
     """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
     return out if out.numel() == steps else out.resize_(steps)
+
+
+# Floats that are rounded to the grid of an integer dtype, and stay floats: each result is
+# ``empty_like`` of the argument that it belongs to
+# (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp and FakeQuantPerChannelAffine.cpp).
+
+
+@register_meta_kernel(
+    aten.fake_quantize_per_tensor_affine_cachemask.default,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+    aten.fake_quantize_per_channel_affine_cachemask.default,
+)
+def rounded_with_mask(self: Tensor, *_args: Any, **_named: Any) -> tuple[Tensor, Tensor]:
+    """The rounded tensor, and for the gradient a mask of the elements inside the range."""
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
+
+
+@register_meta_kernel(
+    aten._fake_quantize_learnable_per_tensor_affine.default,
+    aten._fake_quantize_learnable_per_channel_affine.default,
+)
+def rounded(self: Tensor, *_args: Any, **_named: Any) -> Tensor:
+    return torch.empty_like(self)
+
+
+@register_meta_kernel(
+    aten._fake_quantize_learnable_per_tensor_affine_backward.default,
+    aten._fake_quantize_learnable_per_channel_affine_backward.default,
+)
+def rounded_backward(
+    _grad: Tensor, self: Tensor, scale: Tensor, zero_point: Tensor, *_args: Any, **_named: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(self), torch.empty_like(scale), torch.empty_like(zero_point)

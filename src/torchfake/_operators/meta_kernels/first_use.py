@@ -22,7 +22,6 @@ def _register_ours() -> None:
         cuda,
         draws,
         elementwise,
-        fake_quantization,
         layers,
         linear_algebra,
         losses,

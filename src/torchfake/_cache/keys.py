@@ -222,16 +222,19 @@ def _generic_key(value: Any) -> Any:
     If all values are known, it does not matter whether they are finite. They are not examined then,
     since that would compute lazy values.
     """
-    return _key_of(value, _known_mark if are_known(value) else _mark_if_known)
+    return _key_of(value, are_known(value))
 
 
-def _key_of(value: Any, mark: Callable[[FakeTensor], Any]) -> Any:
+def _key_of(value: Any, all_known: bool) -> Any:
     if isinstance(value, FakeTensor):
-        return value._fake_meta, mark(value)
+        if all_known:
+            return value._fake_meta, "known"
+        has_value = value._fake_storage.value is not None
+        return value._fake_meta, finiteness.mark_of(value) if has_value else None
     if isinstance(value, (list, tuple)):
-        return (type(value), *[_key_of(item, mark) for item in value])
+        return (type(value), *[_key_of(item, all_known) for item in value])
     if isinstance(value, dict):
-        return tuple([(name, _key_of(item, mark)) for name, item in value.items()])
+        return tuple([(name, _key_of(item, all_known)) for name, item in value.items()])
     if type(value) in _ATOMIC_TYPES:
         return type(value), value if type(value) is not float else value or repr(value)
     raise NoKeyError(f"a {type(value).__name__} cannot be part of a key")
@@ -244,14 +247,6 @@ def are_known(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(are_known, value.values()))
     return not isinstance(value, (list, tuple)) or all(map(are_known, value))
-
-
-def _known_mark(_: FakeTensor) -> str:
-    return "known"
-
-
-def _mark_if_known(fake: FakeTensor) -> int | None:
-    return None if fake._fake_storage.value is None else finiteness.mark_of(fake)
 
 
 NAMES: dict[str, Any] = {

@@ -37,30 +37,8 @@ def check_arguments(call: Call) -> None:
     """Raise the error that eager would raise for this call and meta kernels would not."""
     if call.traits.mutated_names:
         _check_mutated(call)
-    if call.traits.packet in _NO_PROMOTION:
-        _check_dtypes_equal(call)
-    if call.traits.packet in _AT_DIM:
-        _check_dim(call)
-    if call.traits.packet in _DTYPES_OF_INDEX:
-        _check_dtype_of_index(call)
-    if call.traits.packet in _AT_INDICES:
-        _check_indices(call)
-    if call.traits.packet in _WRITES_AT_INDICES:
-        _check_values_written(call)
-    if call.traits.packet in _ADDS:
-        _check_bools(call)
-    if backends.is_deterministic() and call.traits.packet in _NOT_DETERMINISTIC:
-        _NOT_DETERMINISTIC[call.traits.packet](call)
-    if call.traits.packet in _FILLS:
-        _check_number(call)
-    if call.traits.packet in _WITH_DRIVER and call.kwargs.get("driver") is not None:
-        _check_driver(call)
-    if call.traits.packet in _TRANSFORMS:
-        _check_batch(call)
-    if call.traits.packet == "aten::nll_loss2d_forward":
-        _check_weights(call)
-    if call.traits.packet in ("aten::index_reduce", "aten::index_reduce_"):
-        _check_reduced(call)
+    for check in _CHECKS.get(call.traits.packet, ()):
+        check(call)
 
 
 def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
@@ -99,7 +77,7 @@ _WITH_DRIVER = {"aten::_linalg_svd": 1, "aten::linalg_lstsq": 2}
 
 def _check_driver(call: Call) -> None:
     """Refuse a driver that LAPACK does not have: its drivers differ from CUDA's."""
-    if call.device.type == "cpu":
+    if call.kwargs.get("driver") is not None and call.device.type == "cpu":
         one = torch.ones(1, 1, dtype=call.tensors[0].dtype, device="cpu")
         with dispatcher.as_eager():  # raises what eager raises
             routine = call.func.overloadpacket  # without ``out=``
@@ -136,23 +114,20 @@ def _alert_of_max_unpool(call: Call) -> None:
     aten.max_unpool2d.default(one, index, [1, 1])
 
 
-def _as_eager(alert: Callable[[Call], None]) -> Callable[[Call], None]:
-    """A check that runs `alert` on real tensors: torch raises or warns, as the user has set."""
-
-    def check(call: Call) -> None:
-        with dispatcher.as_eager():
-            alert(call)
-
-    return check
-
-
 _NOT_DETERMINISTIC = {
-    "aten::put_": _as_eager(_alert_of_put),
-    "aten::put": _as_eager(_alert_of_put),
-    "aten::max_unpool2d": _as_eager(_alert_of_max_unpool),
+    "aten::put_": _alert_of_put,
+    "aten::put": _alert_of_put,
+    "aten::max_unpool2d": _alert_of_max_unpool,
 }
 """Operators whose CPU kernels refuse ``torch.use_deterministic_algorithms`` and whose meta kernels
-do not, each with a call that makes torch refuse."""
+do not, each with a call that makes torch refuse or warn, as the user has set.
+"""
+
+
+def _check_determinism(call: Call) -> None:
+    if backends.is_deterministic():
+        with dispatcher.as_eager():
+            _NOT_DETERMINISTIC[call.traits.packet](call)
 
 
 _AT_DIM = frozenset({"aten::_softmax", "aten::_safe_softmax", "aten::sort"})
@@ -348,3 +323,23 @@ def check_index_devices(source: Any, indices: Any) -> None:
                 "after a mode or since torch 2.15, and in torch.Tensor.__getitem__(x, list): "
                 "write x[torch.tensor(list)]"
             )
+
+
+_CHECKS: dict[str, list[Callable[[Call], None]]] = {}
+"""The checks of an operator, in order."""
+for _packets, _check in (
+    (_NO_PROMOTION, _check_dtypes_equal),
+    (_AT_DIM, _check_dim),
+    (_DTYPES_OF_INDEX, _check_dtype_of_index),
+    (_AT_INDICES, _check_indices),
+    (_WRITES_AT_INDICES, _check_values_written),
+    (_ADDS, _check_bools),
+    (_NOT_DETERMINISTIC, _check_determinism),
+    (_FILLS, _check_number),
+    (_WITH_DRIVER, _check_driver),
+    (_TRANSFORMS, _check_batch),
+    (("aten::nll_loss2d_forward",), _check_weights),
+    (("aten::index_reduce", "aten::index_reduce_"), _check_reduced),
+):
+    for _packet in _packets:
+        _CHECKS.setdefault(_packet, []).append(_check)

@@ -42,74 +42,48 @@ def scaled_dot_product_attention(
     `key` and `value` have the shape ``[batch, heads, length, dim]``.
     """
     query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-    if query.dim() == key.dim() == value.dim() == 3 and kernels.attention_adds_batch_dim():
+    adds_batch = query.dim() == key.dim() == value.dim() == 3 and kernels.attention_adds_batch_dim()
+    if adds_batch:
         while attn_mask is not None and attn_mask.dim() < 4:
             attn_mask = attn_mask.unsqueeze(0)
         query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
-        call = (query, key, value, attn_mask, dropout_p, is_causal)
-        return _attend(math_path, *call, options).squeeze(0)
-    return _attend(math_path, query, key, value, attn_mask, dropout_p, is_causal, options)
+    call = Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    result = _attend(math_path, call, scale)
+    return result.squeeze(0) if adds_batch else result
 
 
-def _attend(
-    math_path: Callable[..., Any],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    options: dict[str, Any],
-) -> Any:
+def _attend(math_path: Callable[..., Any], call: Call, scale: float | None) -> Any:
     """Run the kernel of the reported device, or the math path."""
-    if all(
-        decode(t.device).type == "cpu" for t in (query, key, value)
-    ):  # torch.func reports carriers
-        call = (attn_mask, dropout_p, is_causal)
-        return _on_cpu(math_path, query, key, value, *call, **options)
+    devices = [decode(t.device).type for t in call.tensors]  # torch.func reports carriers
+    if devices == ["cpu"] * 3:
+        return _on_cpu(math_path, call, scale)
     run = None
-    is_on_cuda = decode(query.device).type == "cuda"  # other devices' kernels are not known
-    if is_on_cuda and not (is_causal and attn_mask is not None):
-        run = kernel_for(
-            Call(query, key, value, attn_mask, dropout_p, is_causal, options["enable_gqa"])
-        )
+    is_on_cuda = devices[0] == "cuda"  # other devices' kernels are not known
+    if is_on_cuda and not (call.is_causal and call.mask is not None):
+        run = kernel_for(call)
     if run is not None:
-        mask = _additive_mask(attn_mask, query.dtype)
-        return run(query, key, value, mask, dropout_p, is_causal, options["scale"])
-    return math_path(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        mask = _additive_mask(call.mask, call.query.dtype)
+        return run(*call.tensors, mask, call.dropout_p, call.is_causal, scale)
+    return math_path(*call[:6], scale=scale, enable_gqa=call.enable_gqa)
 
 
-def _on_cpu(
-    math_path: Callable[..., Any],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    **options: Any,
-) -> Any:
+def _on_cpu(math_path: Callable[..., Any], call: Call, scale: float | None) -> Any:
     """Run flash attention where eager chooses it, else the math path."""
+    options = {"scale": scale, "enable_gqa": call.enable_gqa}
+    flags = {"dropout_p": call.dropout_p, "is_causal": call.is_causal}
+    mask, dtype = call.mask, call.query.dtype
     is_valid = mask is None or (
-        mask.dtype in (torch.bool, torch.float32, query.dtype)
-        and (not is_causal or kernels.cpu_attention_allows_causal_mask())
+        mask.dtype in (torch.bool, torch.float32, dtype)
+        and (not call.is_causal or kernels.cpu_attention_allows_causal_mask())
     )
-    has_elements = 0 not in (query.numel(), key.numel(), value.numel())
-    is_flash = (
-        is_valid
-        and has_elements
-        and kernels.takes_cpu_flash_attention(
-            query, key, value, mask, dropout_p=dropout_p, is_causal=is_causal, **options
-        )
-    )
-    if not is_flash:  # the math path refuses an invalid mask, as eager does
-        _check_mask(query, key, mask, options["enable_gqa"])
-        return math_path(query, key, value, mask, dropout_p, is_causal, **options)
-    mask = _additive_mask(mask, query.dtype)
+    has_elements = 0 not in [t.numel() for t in call.tensors]
+    is_possible = is_valid and has_elements
+    if not is_possible or not kernels.takes_cpu_flash_attention(*call[:4], **flags, **options):
+        # the math path refuses an invalid mask, as eager does
+        _check_mask(call.query, call.key, mask, call.enable_gqa)
+        return math_path(*call[:6], **options)
     kernel = aten._scaled_dot_product_flash_attention_for_cpu
-    scale = options["scale"]
-    return kernel(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+    return kernel(*call.tensors, *call[4:6], attn_mask=_additive_mask(mask, dtype), scale=scale)[0]
 
 
 def _check_mask(query: Tensor, key: Tensor, mask: Tensor | None, enable_gqa: bool) -> None:

@@ -1,7 +1,8 @@
 """Checks of the arguments of public functions. Errors name the argument and the remedy.
 
 Input: an argument that a user passed, and its name. Output: the value that the argument stands for,
-or an error. Invariant: no argument is changed, and no module is imported to check one.
+or a TypeError or ValueError. Invariant: no argument is changed, and no module is imported to check
+one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ from torchfake.errors import CheckpointError, DeviceError
 
 
 def check_flag(value: object, name: str) -> None:
-    """Refuse a value that is not True or False.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is not True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {_shown(value)}: give True or False")
 
@@ -40,21 +37,13 @@ def is_number_above_0(value: object) -> bool:
 
 
 def check_mapping(value: object, name: str) -> None:
-    """Refuse a value that is neither a mapping nor None.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is neither a mapping nor None."""
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"{name} is {_shown(value)}: give a dict, or None")
 
 
 def check_predicate(value: Any, name: str) -> None:
-    """Refuse a value that is neither None nor callable with one submodule.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is neither None nor callable with one submodule."""
     if value is not None and not _takes_one(value):
         raise TypeError(
             f"{name} is {_shown(value)}: give a function of one submodule that returns whether it "
@@ -73,11 +62,7 @@ def _takes_one(value: Any) -> bool:
 
 
 def check_dtype(value: object, name: str) -> None:
-    """Refuse a value that is neither None nor a dtype to which floating point tensors are cast.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is neither None nor a dtype to which floating point tensors are cast."""
     if value is None:
         return
     if not isinstance(value, torch.dtype):
@@ -138,9 +123,6 @@ def named_device(value: Any, name: str) -> torch.device:
 def check_checkpoint(value: Any, name: str) -> None:
     """Refuse a value that cannot name or be a checkpoint. Reading it finds whether it exists, and
     fails on all ranks alike.
-
-    Raises:
-        CheckpointError: (a ValueError) naming the argument.
     """
     if value is None or isinstance(value, Mapping):
         return
@@ -151,31 +133,19 @@ def check_checkpoint(value: Any, name: str) -> None:
 
 
 def check_threads(value: object, name: str) -> None:
-    """Refuse a value that is not a number of threads.
-
-    Raises:
-        ValueError: naming the argument and the allowed values.
-    """
+    """Refuse a value that is not a number of threads."""
     if type(value) is not int or value < 1:
         raise ValueError(f"{name} is {value!r}: give a number of threads, 1 or more, or None")
 
 
 def check_rank(value: object, name: str) -> None:
-    """Refuse a value that is not a rank.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is not a rank."""
     if type(value) is not int:
         raise TypeError(f"{name} is {_shown(value)}: give the number of a rank, such as 0")
 
 
 def check_strings(value: Any, name: str) -> None:
-    """Refuse a value that is not a list or tuple of strings.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is not a list or tuple of strings."""
     is_list = isinstance(value, (list, tuple))
     if not (is_list and all(isinstance(item, str) for item in value)):
         raise TypeError(f"{name} is {_shown(value)}: give a list of strings, such as ['depth=2']")
@@ -192,11 +162,7 @@ def check_text(value: object, name: str, example: str) -> None:
 
 
 def check_path(value: object, name: str) -> None:
-    """Refuse a value that is not a path.
-
-    Raises:
-        TypeError: naming the argument.
-    """
+    """Refuse a value that is not a path."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise TypeError(f"{name} is {_shown(value)}: give a path, as a string or a Path")
 

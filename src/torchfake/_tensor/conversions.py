@@ -48,28 +48,22 @@ def leaving_meta(kwargs: dict[str, Any], *given: Any) -> dict[str, Any]:
 
 def type_name(dtype: torch.dtype, device_type: str) -> str:
     """The result of ``tensor.type()``, such as ``"torch.cuda.FloatTensor"``."""
-    return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + _TYPE_NAMES[dtype]
+    return ("torch." if device_type == "cpu" else f"torch.{device_type}.") + TYPE_NAMES[dtype]
 
 
 def scalar_type(dtype: torch.dtype) -> str:
     """The name that C++ has for a dtype in its errors, such as ``"Float"``."""
-    return _TYPE_NAMES.get(dtype, str(dtype)).removesuffix("Tensor")
+    return TYPE_NAMES.get(dtype, str(dtype)).removesuffix("Tensor")
 
 
-_TYPE_NAMES = {
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.complex64: "ComplexFloatTensor",
-    torch.complex128: "ComplexDoubleTensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
+TYPE_NAMES = {
+    torch.float16: "HalfTensor", torch.bfloat16: "BFloat16Tensor", torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor", torch.complex64: "ComplexFloatTensor",
+    torch.complex128: "ComplexDoubleTensor", torch.uint8: "ByteTensor", torch.int8: "CharTensor",
+    torch.int16: "ShortTensor", torch.int32: "IntTensor", torch.int64: "LongTensor",
     torch.bool: "BoolTensor",
-}
+}  # fmt: skip
+"""The names of the legacy constructors of tensors, such as ``torch.FloatTensor``, by dtype."""
 
 
 def target_of_type(dtype: Any) -> tuple[Any, ...]:
@@ -86,7 +80,7 @@ def target_of_type(dtype: Any) -> tuple[Any, ...]:
 
 
 def _dtype_of_type_name(name: str) -> torch.dtype:
-    for dtype, type_name in _TYPE_NAMES.items():
+    for dtype, type_name in TYPE_NAMES.items():
         if name.endswith("." + type_name):
             return dtype
     raise ValueError(f"invalid type: {name!r}")

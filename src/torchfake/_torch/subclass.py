@@ -299,34 +299,14 @@ def _writing(method: Callable[..., Any]) -> Callable[..., Any]:
     return write
 
 
-for _name in [
-    "__getitem__",
-    "__iter__",
-    "__len__",
-    "__contains__",
-    "__eq__",
-    "__ne__",
-    "__repr__",
-    "__or__",
-    "__ror__",
-    "__reversed__",
-    "get",
-    "keys",
-    "values",
-    "items",
-    "copy",
-]:
+for _name in (
+    "__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__ne__", "__repr__", "__or__",
+    "__ror__", "__reversed__", "get", "keys", "values", "items", "copy",
+):  # fmt: skip
     setattr(ShownAttributes, _name, _reading(getattr(dict, _name)))
-for _name in [
-    "__setitem__",
-    "__delitem__",
-    "__ior__",
-    "update",
-    "setdefault",
-    "pop",
-    "popitem",
-    "clear",
-]:
+for _name in (
+    "__setitem__", "__delitem__", "__ior__", "update", "setdefault", "pop", "popitem", "clear",
+):  # fmt: skip
     setattr(ShownAttributes, _name, _writing(getattr(dict, _name)))
 
 

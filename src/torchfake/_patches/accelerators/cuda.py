@@ -28,6 +28,7 @@ from torchfake._patches.accelerators.tables import (
     each,
     fake_machine,
 )
+from torchfake._tensor.conversions import TYPE_NAMES
 
 
 def _supports_bf16(machine: FakeAccelerator, including_emulation: bool = True) -> bool:
@@ -88,15 +89,7 @@ ALLOCATOR: dict[str, Any] = {
     "memory._snapshot": lambda machine, *args, **kwargs: {"segments": [], "device_traces": []},
 }
 
-_TENSOR_TYPES = {
-    "BFloat16Tensor": torch.bfloat16, "BoolTensor": torch.bool, "ByteTensor": torch.uint8,
-    "CharTensor": torch.int8, "ComplexDoubleTensor": torch.complex128,
-    "ComplexFloatTensor": torch.complex64, "DoubleTensor": torch.float64,
-    "FloatTensor": torch.float32, "HalfTensor": torch.float16, "IntTensor": torch.int32,
-    "LongTensor": torch.int64, "ShortTensor": torch.int16,
-}  # fmt: skip
-
-TENSOR_TYPES = {name: _tensor_type(dtype) for name, dtype in _TENSOR_TYPES.items()}
+TENSOR_TYPES = {name: _tensor_type(dtype) for dtype, name in TYPE_NAMES.items()}
 """The legacy constructors, such as ``torch.cuda.FloatTensor``; ``stand_ins`` replaces them."""
 
 _OTHERS: dict[str, Any] = {

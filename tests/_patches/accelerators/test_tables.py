@@ -49,8 +49,14 @@ def machine_of(table: Table) -> fake_mode:
 
 
 def listed(table: Table, name: str) -> str | None:
+    """In which part of a table a name is; None if the table does not list it."""
     is_tensor_type = table.module == "torch.cuda" and name in stand_ins.TENSOR_TYPES
-    return "answered" if is_tensor_type else table.status_of(name)
+    if is_tensor_type or name in table.answered:
+        return "answered"
+    submodule = name.partition(".")[0]
+    if name in table.refused or submodule in table.refused:
+        return "refused"
+    return "unchanged" if table.unchanged & {name, submodule} else None
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.module)

@@ -47,15 +47,6 @@ class Table(NamedTuple):
     refused: Mapping[str, str] = {}  # the reason, by function, class or submodule
     unchanged: frozenset[str] = frozenset()  # torch's own, which call answered ones
 
-    def status_of(self, name: str) -> str | None:
-        """``answered``, ``refused`` or ``unchanged``; None if the table does not list `name`."""
-        if name in self.answered:
-            return "answered"
-        submodule = name.partition(".")[0]
-        if name in self.refused or submodule in self.refused:
-            return "refused"
-        return "unchanged" if self.unchanged & {name, submodule} else None
-
 
 def fake_machine(device_type: str | None) -> FakeAccelerator | None:
     """The fake machine of this thread's mode, if its devices are of `device_type` (None: any type).

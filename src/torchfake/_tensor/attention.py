@@ -69,17 +69,21 @@ def _attend(math_path: Callable[..., Any], call: Call, scale: float | None) -> A
 
 def _on_cpu(math_path: Callable[..., Any], call: Call, scale: float | None) -> Any:
     """Run flash attention where eager chooses it, else the math path."""
-    options = {"scale": scale, "enable_gqa": call.enable_gqa}
-    flags = {"dropout_p": call.dropout_p, "is_causal": call.is_causal}
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": call.enable_gqa}
     mask, dtype = call.mask, call.query.dtype
     is_valid = mask is None or (
         mask.dtype in (torch.bool, torch.float32, dtype)
         and (not call.is_causal or kernels.cpu_attention_allows_causal_mask())
     )
     has_elements = 0 not in [t.numel() for t in call.tensors]
-    is_possible = is_valid and has_elements
-    if not is_possible or not kernels.takes_cpu_flash_attention(*call[:4], **flags, **options):
-        # the math path refuses an invalid mask, as eager does
+    is_flash = (
+        is_valid
+        and has_elements
+        and kernels.takes_cpu_flash_attention(
+            *call.tensors, mask, dropout_p=call.dropout_p, is_causal=call.is_causal, **options
+        )
+    )
+    if not is_flash:  # the math path refuses an invalid mask, as eager does
         _check_mask(call.query, call.key, mask, call.enable_gqa)
         return math_path(*call[:6], **options)
     kernel = aten._scaled_dot_product_flash_attention_for_cpu

@@ -214,6 +214,13 @@ def test_broadcast_against_channels_last(name: str) -> None:
     assert function(fake_like(small), fake_like(image)).stride() == expected
 
 
+def test_signs_of_another_dtype_lie_as_eagers() -> None:
+    numbers = torch.zeros(18, dtype=torch.float64).as_strided((1, 2, 1, 3, 1), (6, 3, 3, 1, 1))
+    signs = torch.zeros(99, dtype=torch.int64).as_strided((2, 1, 1, 1, 2), (3, 12, 0, 6, 3))
+    expected = torch.copysign(numbers, signs).stride()
+    assert torch.copysign(fake_like(numbers), fake_like(signs)).stride() == expected
+
+
 CPU = torch.device("cpu")
 
 

@@ -34,6 +34,22 @@ def test_layouts_of_each_gpu_are_tried_in_each_format_that_it_has(found: Serving
     }
 
 
+def test_an_offer_on_a_gpu_that_shares_a_run_is_that_of_a_run_of_its_own() -> None:
+    from tests.distributed.serving.test_serve import served
+
+    kinds = ("h100-80gb", "l40s-48gb", "b200-180gb", "rtx5090-32gb", "a100-80gb")
+    for offer in searched(gpu=kinds, gpus=1).offers:
+        alone = served(gpu=offer.gpu)
+        assert (offer.plan.memory, offer.plan.steady) == (alone.memory, alone.steady)
+
+
+def test_each_type_of_gpu_has_a_number_of_its_own() -> None:
+    offers = searched(gpu={"h100-80gb": 1, "l40s-48gb": None}, gpus=2).offers
+    assert {(offer.gpu, offer.num_gpus) for offer in offers} == {
+        ("h100-80gb", 1), ("l40s-48gb", 1), ("l40s-48gb", 2),
+    }  # fmt: skip
+
+
 def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
     from tests.distributed.serving.test_serve import served
 
@@ -122,6 +138,7 @@ def test_json_has_the_best(found: ServingSearch) -> None:
         ({"ttft": 0}, "ttft=0"),
         ({"tpot": -1}, "tpot=-1"),
         ({"gpus": 0}, "gpus=0"),
+        ({"gpu": {"h100-80gb": 0}}, "gpu has 0 of 'h100-80gb'"),
         ({"prices": {"b200": 1.0}}, "price of 'b200'"),
         ({"prices": {"h100": 0.0}}, "price of h100"),
         ({"weights": ["fp8", "fp7"]}, "fp7"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.distributed.serving.test_serve import LLAMA, SMALL
+from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
 
@@ -35,8 +35,6 @@ def test_layouts_of_each_gpu_are_tried_in_each_format_that_it_has(found: Serving
 
 
 def test_an_offer_on_a_gpu_that_shares_a_run_is_that_of_a_run_of_its_own() -> None:
-    from tests.distributed.serving.test_serve import served
-
     kinds = ("h100-80gb", "l40s-48gb", "b200-180gb", "rtx5090-32gb", "a100-80gb")
     for offer in searched(gpu=kinds, gpus=1).offers:
         alone = served(gpu=offer.gpu)
@@ -51,8 +49,6 @@ def test_each_type_of_gpu_has_a_number_of_its_own() -> None:
 
 
 def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
-    from tests.distributed.serving.test_serve import served
-
     offer = next(x for x in found.offers if (x.gpu, x.mesh) == ("h100-80gb", "tp=2"))
     alone = served(gpus=2)
     assert offer.plan.memory == alone.memory
@@ -124,6 +120,26 @@ def test_limits_leave_out_what_is_slower() -> None:
 
 def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
     assert str(found).splitlines()[0].startswith("fewest   1 x ")
+
+
+def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
+    some = served(utilization=0.0059)
+    users = some.most_users + 1
+    assert users <= some.most_users_on_average
+    given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
+    tight, whole = (str(searched(users=n, **given)).splitlines()[0] for n in (users, users - 1))
+    assert tight.endswith(f"serves {users} users at the average length of their sequences")
+    assert whole.endswith(f"serves {users - 1} users")
+
+
+def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
+    assert "an hour  least: 1 x a100-80gb" in str(found)
+    assert "an hour  least of GPUs with a price: " in str(searched(prices={"h100": 3}))
+
+
+def test_what_costs_least_is_not_said_twice() -> None:
+    found = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3})
+    assert "an hour  least: the fewest GPUs" in str(found)
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

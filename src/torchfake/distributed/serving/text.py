@@ -192,19 +192,23 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
         yield from _nearest(found)
     if found.fewest is not None:
+        plan = found.fewest.plan
+        average = " at the average length of their sequences" * (plan.verdict == "tight")
+        past = f", {plan.past}" * bool(plan.past)
         users = number_text(found.users, "user")
-        past = f", {found.fewest.plan.past}" if found.fewest.plan.past else ""
-        yield "fewest", f"{_offer_text(found.fewest)}; serves {users}{limits}{past}"
+        yield "fewest", f"{_offer_text(found.fewest)}; serves {users}{average}{limits}{past}"
+        yield "  error", _error(plan)
+        yield from (("note", note) for note in plan.notes)
     if found.fastest is not None and found.fastest is not found.fewest:
         yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
+    are_priced = all(offer.hourly is not None for offer in found.meeting)
+    of_priced = "" if are_priced else " of GPUs with a price"
     if found.least_hourly is not None:
-        yield "an hour", f"least: {_offer_text(found.least_hourly)}"
+        is_fewest = found.least_hourly is found.fewest
+        text = "the fewest GPUs" if is_fewest else _offer_text(found.least_hourly)
+        yield "an hour", f"least{of_priced}: {text}"
     if found.cheapest is not None and found.cheapest is not found.least_hourly:
-        yield "1M tokens", f"cheapest: {_offer_text(found.cheapest)}"
-    best = found.fewest
-    if best is not None:
-        yield "  error", _error(best.plan)
-        yield from (("note", note) for note in best.plan.notes)
+        yield "1M tokens", f"cheapest{of_priced}: {_offer_text(found.cheapest)}"
     yield "tried", _tried(found)
     if found.fits:
         yield "below", _BELOW

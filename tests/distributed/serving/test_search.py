@@ -48,6 +48,12 @@ def test_each_type_of_gpu_has_a_number_of_its_own() -> None:
     }  # fmt: skip
 
 
+def test_tensors_are_split_in_a_node_and_layers_between_nodes() -> None:
+    meshes = {offer.mesh for offer in searched(gpu={"h100-80gb": 16}).offers}
+    assert {"tp=8", "pp=2,tp=8", "replicate=2,tp=8"} <= meshes
+    assert "tp=16" not in meshes
+
+
 def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
     offer = next(x for x in found.offers if (x.gpu, x.mesh) == ("h100-80gb", "tp=2"))
     alone = served(gpus=2)

@@ -21,6 +21,7 @@ from torchfake.distributed.serving.serve import Question, question_of, serve
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 from torchfake.inspect.timing.hardware import hardware_of
 
 USUAL_GPUS = ("l40s-48gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
@@ -254,14 +255,15 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
-    """Tensor parallelism by powers of two, and replicas of it; for models with experts, also ranks
-    with users of their own over which the experts are distributed.
+    """Tensors split by powers of two, between nodes stages, and replicas; for models with experts,
+    also ranks with users of their own over which the experts are distributed.
     """
     for number in range(1, most + 1):
         split = 1
         while split <= number:
             if number % split == 0:
-                yield {"replicate": number // split, "tp": split}
+                stages = max(split // GPUS_PER_NODE, 1)
+                yield {"replicate": number // split, "pp": stages, "tp": split // stages}
                 if split > 1 and question.has_experts:
                     yield {"replicate": number // split, "ep": split}
             split *= 2

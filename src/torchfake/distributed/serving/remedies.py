@@ -44,13 +44,13 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
 def _narrower(found: ServingPlan, question: Any) -> Iterator[tuple[list[str], Any]]:
     """Options, and the question with them: those that lose less come first."""
     gpu, serve = found.server.machine.gpu, question.serve
-    weights = [None]
+    weights: list[str | None] = [None]
     if found.server.machine.weights is None:
         eight = next((name for name in _IN_8_BITS if has_kernels(gpu, name)), None)
         weights += [name for name in (eight, "awq") if name and has_kernels(gpu, name)]
     for name in weights:
         with_weights = question if name is None else replace(question, weights=name)
-        options = [] if name is None else [f"--weights {name}"]
+        options: list[str] = [] if name is None else [f"--weights {name}"]
         yield options, with_weights
         if serve.cache_dtype is None:
             cache = replace(with_weights, serve=replace(serve, cache_dtype="fp8"))

@@ -32,7 +32,7 @@ Gpus = str | CudaProfile | Sequence[str | CudaProfile] | Mapping[str | CudaProfi
 
 _DEFAULTS = {
     name: value
-    for name, value in serve.__kwdefaults__.items()
+    for name, value in (serve.__kwdefaults__ or {}).items()
     if name not in ("gpus", "gpu", "mesh", "suggests")
 }
 """Of the options that a search takes too."""

@@ -52,6 +52,16 @@ def test_a_search_names_the_fewest_and_the_cheapest(run: Run) -> None:
     assert "first token in 500 ms, each token in 50 ms" in out
 
 
+def test_a_search_asks_for_two_of_these_or_four_of_those(run: Run) -> None:
+    given = (*SMALL, "--users", "4", "--context", "64", "--search")
+    code, out, _ = run("serve", *given, "--gpu", "h100-80gb:1,l40s-48gb:2", "--json")
+    assert code == 0
+    assert json.loads(out)["num_tried"] == 1 + 3
+    assert run("serve", *SMALL, *LOAD[:-1], "h100-80gb:2") == run(
+        "serve", *SMALL, *LOAD, "--gpus", "2"
+    )
+
+
 def test_a_search_that_finds_nothing_says_what_is_nearest(run: Run) -> None:
     code, out, _ = run("serve", *SMALL, *LOAD, "--search", "--gpus", "1", "--tpot", "1e-9")
     assert code == 1
@@ -63,6 +73,8 @@ def test_a_search_that_finds_nothing_says_what_is_nearest(run: Run) -> None:
     ("options", "text"),
     [
         (("--ttft", "1"), "give --search too"),
+        (("--gpu", "h100-80gb:x"), "--gpu 'h100-80gb:x' is not NAME:NUMBER"),
+        (("--gpus", "2", "--gpu", "h100-80gb:4"), "--gpus is 2, and --gpu has 4: give one"),
         (("--gpu", "h100-80gb,a100-80gb"), "--gpu names 2"),
         (("--weights", "fp8,awq"), "--weights names 2"),
         (("--search", "--mesh", "tp=2"), "leave out --mesh"),

@@ -267,6 +267,27 @@ def parse_gpus(
     return tuple(gpu if gpu in given else key for key, gpu in found.items())
 
 
+def parse_numbers_of_gpus(
+    texts: Sequence[str] | None, file: Path | None
+) -> dict[str | CudaProfile, int | None]:
+    """The GPUs in texts of the form ``NAME,NAME:NUMBER``, which may be defined in `file`, with
+    their numbers.
+
+    Raises:
+        DeviceError: if a name matches no GPU, or several.
+        InputsError: if a number is none.
+    """
+    if texts is None:
+        return dict.fromkeys(parse_gpus(None, file) or ())
+    found: dict[str | CudaProfile, int | None] = {}
+    for text in parse_names("--gpu", texts):
+        name, colon, number = text.partition(":")
+        if colon and not (number.isdecimal() and int(number)):
+            raise InputsError(f"--gpu {text!r} is not NAME:NUMBER, such as h100-80gb:2")
+        found |= dict.fromkeys(parse_gpus([name], file) or (), int(number) if colon else None)
+    return found
+
+
 def _profiles_in(file: Path) -> dict[str, CudaProfile]:
     from torchfake.inspect.gpu_files import read_profiles
 

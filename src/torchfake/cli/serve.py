@@ -22,8 +22,8 @@ from torchfake.cli.options import (
     Target,
     Units,
     complete_gpu,
-    parse_gpus,
     parse_names,
+    parse_numbers_of_gpus,
     parse_prices,
 )
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
@@ -61,8 +61,10 @@ Gpus = Annotated[
 Gpu = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME[,NAME...]",
-        help=f"Type of the GPUs; with --search, the types to try. [default: {DEFAULT_PROFILE}]",
+        metavar="NAME[:NUMBER][,...]",
+        help="Type of the GPUs; with --search, the types to try, and the most of each: "
+        "h100-80gb:2,l40s-48gb:4 asks for two of these or four of those. "
+        f"[default: {DEFAULT_PROFILE}]",
         autocompletion=complete_gpu,
         rich_help_panel=GPU,
     ),
@@ -178,7 +180,7 @@ def serve_command(
     second, and the memory of each GPU. A run on fakes counts what a GPU holds and multiplies.
     The exit status is 1 if the users do not fit, or, with --search, nothing meets the limits.
     """
-    import_answers(gpu if gpu and not profiles_file else None)
+    import_answers(None if profiles_file else [text.partition(":")[0] for text in _split(gpu)])
     from torchfake.inspect.figures.report import report
     from torchfake.inspect.records.units import shown_in
 
@@ -195,7 +197,7 @@ def serve_command(
             "engine": engine,
             "overrides": config or (),
         }
-        kinds = parse_gpus(gpu, profiles_file)
+        kinds = parse_numbers_of_gpus(gpu, profiles_file)
         formats = parse_names("--weights", weights)
         if search:
             if mesh is not None:
@@ -212,7 +214,10 @@ def serve_command(
             found: Any = search_servers(target, **given, **options)
         else:
             _check_alone(kinds, formats, {"--ttft": ttft, "--tpot": tpot, "--price": price})
-            given |= {"gpu": kinds[0]} if kinds else {}
+            for kind, number in kinds.items():
+                if number and gpus not in (None, number):
+                    raise InputsError(f"--gpus is {gpus}, and --gpu has {number}: give one")
+                given["gpu"], gpus = kind, gpus or number
             found = serve(
                 target, **given, gpus=gpus, mesh=mesh, weights=formats[0] if formats else None
             )
@@ -223,6 +228,10 @@ def serve_command(
         print_record(found, as_json, units=units)
     if not found.fits:
         raise typer.Exit(1)
+
+
+def _split(texts: list[str] | None) -> list[str]:
+    return [name for text in texts or () for name in text.split(",")]
 
 
 def _check_alone(kinds: Any, formats: Any, of_search: dict[str, Any]) -> None:

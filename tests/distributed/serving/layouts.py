@@ -79,4 +79,4 @@ def work(
     if strategy is not None:
         mesh = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
     gpu = gpu_profiles.profile(H100)
-    return rank_work(build, strategy, mesh, serve, gpu, is_whole=is_whole)
+    return rank_work(build, strategy, mesh, serve, [gpu], is_whole=is_whole)[gpu]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from torchfake import serve
+from torchfake.distributed import search_servers
 from torchfake.errors import InputsError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -90,8 +91,35 @@ def test_more_ranks_than_key_value_heads_have_the_same_ones() -> None:
     assert eight.cache_bytes(4) * 4 == one.cache_bytes(4)
 
 
-def test_a_context_past_the_positions_of_the_config_is_noted() -> None:
-    within, past = (served(LLAMA, context=n).notes for n in (2048, 4096))
-    assert not within
-    [note] = past
-    assert "4,096 tokens is past the 2,048 of max_position_embeddings in the config" in note
+def test_the_first_line_says_that_a_context_is_past_the_positions_of_the_config() -> None:
+    within, past = (str(served(LLAMA, context=n)).splitlines()[0] for n in (2048, 4096))
+    assert within.startswith("fits           yes: 1 user x 2,048 tokens on 1 ")
+    assert past.startswith(
+        "fits           yes, but past the 2,048 tokens that the model was made for: 1 user x 4,096 "
+    )
+
+
+def test_the_first_line_of_a_search_says_it_too() -> None:
+    target, overrides = LLAMA
+    found = search_servers(target, overrides=overrides, context=4096, gpu="h100-80gb", gpus=1)
+    assert (
+        str(found)
+        .splitlines()[0]
+        .endswith("; serves 1 user, past the 2,048 tokens that the model was made for")
+    )
+
+
+EXPANDED = "attention expands a cache in {} on this GPU, for a time not counted here"
+
+
+def test_what_a_cache_dtype_costs_on_a_gpu_is_noted() -> None:
+    hopper, ampere = (served(LLAMA, gpu=g, cache_dtype="fp8") for g in ("h100-80gb", "a100-80gb"))
+    assert (hopper.notes, ampere.notes) == ((), (EXPANDED.format("fp8"),))
+    int4 = f"{EXPANDED.format('int4')}; LMDeploy has such a cache, vLLM and TensorRT-LLM have none"
+    assert served(LLAMA, cache_dtype="int4").notes == (int4,)
+
+
+def test_weights_that_the_gpu_cannot_multiply_are_said_to_be_expanded() -> None:
+    hopper, blackwell = (served(LLAMA, gpu=g, weights="mxfp4") for g in ("h100-80gb", "b200-180gb"))
+    assert hopper.weights == "mxfp4, multiplied in bf16"
+    assert blackwell.weights == "mxfp4"

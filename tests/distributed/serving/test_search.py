@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.distributed.serving.test_serve import LLAMA, SMALL
+from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
 
@@ -34,9 +34,27 @@ def test_layouts_of_each_gpu_are_tried_in_each_format_that_it_has(found: Serving
     }
 
 
-def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
-    from tests.distributed.serving.test_serve import served
+def test_an_offer_on_a_gpu_that_shares_a_run_is_that_of_a_run_of_its_own() -> None:
+    kinds = ("h100-80gb", "l40s-48gb", "b200-180gb", "rtx5090-32gb", "a100-80gb")
+    for offer in searched(gpu=kinds, gpus=1).offers:
+        alone = served(gpu=offer.gpu)
+        assert (offer.plan.memory, offer.plan.steady) == (alone.memory, alone.steady)
 
+
+def test_each_type_of_gpu_has_a_number_of_its_own() -> None:
+    offers = searched(gpu={"h100-80gb": 1, "l40s-48gb": None}, gpus=2).offers
+    assert {(offer.gpu, offer.num_gpus) for offer in offers} == {
+        ("h100-80gb", 1), ("l40s-48gb", 1), ("l40s-48gb", 2),
+    }  # fmt: skip
+
+
+def test_tensors_are_split_in_a_node_and_layers_between_nodes() -> None:
+    meshes = {offer.mesh for offer in searched(gpu={"h100-80gb": 16}).offers}
+    assert {"tp=8", "pp=2,tp=8", "replicate=2,tp=8"} <= meshes
+    assert "tp=16" not in meshes
+
+
+def test_each_offer_is_the_plan_of_its_layout(found: ServingSearch) -> None:
     offer = next(x for x in found.offers if (x.gpu, x.mesh) == ("h100-80gb", "tp=2"))
     alone = served(gpus=2)
     assert offer.plan.memory == alone.memory
@@ -110,6 +128,26 @@ def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
     assert str(found).splitlines()[0].startswith("fewest   1 x ")
 
 
+def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
+    some = served(utilization=0.0059)
+    users = some.most_users + 1
+    assert users <= some.most_users_on_average
+    given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
+    tight, whole = (str(searched(users=n, **given)).splitlines()[0] for n in (users, users - 1))
+    assert tight.endswith(f"serves {users} users at the average length of their sequences")
+    assert whole.endswith(f"serves {users - 1} users")
+
+
+def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
+    assert "an hour  least: 1 x a100-80gb" in str(found)
+    assert "an hour  least of GPUs with a price: " in str(searched(prices={"h100": 3}))
+
+
+def test_what_costs_least_is_not_said_twice() -> None:
+    found = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3})
+    assert "an hour  least: the fewest GPUs" in str(found)
+
+
 def test_json_has_the_best(found: ServingSearch) -> None:
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["best"]) == len(found.best)
@@ -122,6 +160,7 @@ def test_json_has_the_best(found: ServingSearch) -> None:
         ({"ttft": 0}, "ttft=0"),
         ({"tpot": -1}, "tpot=-1"),
         ({"gpus": 0}, "gpus=0"),
+        ({"gpu": {"h100-80gb": 0}}, "gpu has 0 of 'h100-80gb'"),
         ({"prices": {"b200": 1.0}}, "price of 'b200'"),
         ({"prices": {"h100": 0.0}}, "price of h100"),
         ({"weights": ["fp8", "fp7"]}, "fp7"),

@@ -97,6 +97,37 @@ def test_what_does_not_fit_is_answered_with_what_does() -> None:
     assert found.remedy
 
 
+def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None:
+    found = served(users=500, utilization=0.0059)
+    given = dict[str, object](users=500, utilization=0.0059, suggests=False)
+    numbers = []
+    for remedy in found.remedy.split("; or "):
+        options, _, serves = remedy.partition(", which serves ")
+        words = options.removeprefix("--").replace("--", "").split()
+        names = [name.replace("-", "_") for name in words[::2]]
+        asked = {
+            name: int(v) if name == "gpus" else v
+            for name, v in zip(names, words[1::2], strict=True)
+        }
+        tried = served(**given, **asked)
+        assert tried.fits
+        assert serves == f"{tried.most_users_on_average:,} users"
+        numbers.append(tried.server.axes.num_ranks)
+    assert numbers == sorted({*numbers}, reverse=True)
+    assert numbers
+
+
+def test_changes_are_combined_where_none_alone_suffices() -> None:
+    plain, fp8 = (
+        served(utilization=0.0059, weights=name, suggests=False) for name in (None, "fp8")
+    )
+    cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
+    users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
+    found = served(users=users, utilization=0.0059)
+    assert found.remedy.endswith(" users")
+    assert "--weights fp8 --cache-dtype fp8, which serves " in found.remedy
+
+
 def test_verdicts_compare_full_and_average_contexts() -> None:
     some = served(utilization=0.0059)
     between = (some.most_users + some.most_users_on_average) // 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch.distributed.pipelining import schedules
 
 from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, did_you_mean
@@ -54,6 +53,8 @@ def schedule_named(name: str) -> PipelineSchedule:
     Raises:
         InputsError: if the name is unknown, or this torch lacks the schedule.
     """
+    from torch.distributed.pipelining import schedules  # imports torch.compile, for a second
+
     key = str(name).lower().replace("_", "-")
     by_class = {found.class_name.lower(): found for found in SCHEDULES.values()}
     by_class |= {name.removeprefix("schedule"): found for name, found in by_class.items()}

@@ -21,6 +21,8 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.inspect.contents.schemes import method_of
+from torchfake.inspect.records.units import short_name
+from torchfake.inspect.serve import INTEGERS
 from torchfake.inspect.timing.hardware import Hardware
 
 MODEL, FP8, INT8, FP4 = "model", "fp8", "int8", "fp4"
@@ -124,6 +126,30 @@ def check_kernels(found: Format, gpu: CudaProfile) -> None:
             f"{gpu.name} has no kernels for weights={found.name!r}, which need compute capability "
             f"{needs}: give one of bf16, {', '.join(others)}"
         )
+
+
+def shown_name(found: Format | None, work: RankWork, gpu: CudaProfile) -> str:
+    """The name of a format; with the dtype of products, where the GPU has none of the format's."""
+    name = short_name(work.dtype)
+    if found is None:
+        return name
+    expands = found.products != MODEL and found.operands_on(gpu) == MODEL
+    return f"{found.name}, multiplied in {name}" if expands else found.name
+
+
+def of_cache(name: str | None, gpu: CudaProfile) -> list[str]:
+    """Notes on a cache in a dtype: what engines do with it, and what no time contains.
+
+    Engines without fp8 in tensor cores expand it (vllm-project/vllm#3965); integers are expanded by
+    all of them. Int4 is LMDeploy's (docs/en/quantization/kv_quant.md).
+    """
+    is_fp8 = name is not None and name.startswith(("fp8", "float8"))
+    if name not in INTEGERS and (not is_fp8 or (gpu.major, gpu.minor) >= _CORES[FP8]):
+        return []
+    engines = "; LMDeploy has such a cache, vLLM and TensorRT-LLM have none" * (name == "int4")
+    return [
+        f"attention expands a cache in {name} on this GPU, for a time not counted here{engines}"
+    ]
 
 
 def has_kernels(gpu: CudaProfile, name: str) -> bool:

@@ -6,6 +6,7 @@ that are alike are equal; figures are of one rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -107,6 +108,16 @@ class RankWork:
             tied = {p.weight for p in self.after.products} & set(self.before.held)
             after = replace(self.after, held=(*self.after.held, *tied))
         return replace(self, layers=layers, before=before, after=after, towers=towers)
+
+    def with_cache(self, change: Callable[[Page], Page]) -> RankWork:
+        """The work with other pages; layers that are one object stay one."""
+        made = {
+            id(part): replace(part, pages=tuple(map(change, part.pages))) if part.pages else part
+            for part in self.parts
+        }
+        layers, towers = ([made[id(x)] for x in all] for all in (self.layers, self.towers))
+        before, after = made[id(self.before)], made[id(self.after)]
+        return replace(self, layers=tuple(layers), towers=tuple(towers), before=before, after=after)
 
     @property
     def has_experts(self) -> bool:

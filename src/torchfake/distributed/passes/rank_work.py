@@ -13,14 +13,14 @@ the pairs of queries and keys, and the messages between ranks.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
+from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.passes.equal_layers import EqualLayers, cut, uncut
 from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
@@ -30,6 +30,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
 from torchfake.inspect.contents.positions import Positions, positions_of
 from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.blocks import Page, rows_of_pass
 from torchfake.inspect.serving.caches import config_of
@@ -46,10 +47,10 @@ def rank_work(
     parallelize: Callable[[nn.Module, Any], Any] | None,
     layout: Layout,
     serve: Serve,
-    gpu: CudaProfile,
+    gpus: Sequence[CudaProfile],
     *,
     is_whole: bool = False,
-) -> RankWork:
+) -> dict[CudaProfile, RankWork]:
     """Run the passes of a server as the first rank, and return what it holds and does.
 
     Args:
@@ -57,8 +58,11 @@ def rank_work(
         parallelize: lays a model out over the mesh, or None for a single GPU.
         layout: the mesh.
         serve: the workload; its `prefill` is the number of tokens of the largest pass.
-        gpu: the GPU of each rank.
+        gpus: the GPU of each rank; then others, for which it is asked too.
         is_whole: run all layers, also those that are alike.
+
+    Returns:
+        What the rank does on the first GPU, and on those of the others on which it runs alike.
 
     Raises:
         InputsError: if the model cannot be served or laid out.
@@ -72,11 +76,13 @@ def rank_work(
         return parallelize(module, mesh)
 
     device = torch.device("cuda", 0)
-    workload = Workload(nn.Module(), device=device, gpu=gpu)
-    step = serving_step(serve, step_of(workload, mode="inference"), ())
+    workload = Workload(nn.Module(), device=device, gpu=gpus[0])
+    step = replace(step_of(workload, mode="inference"), decodes=False)  # that follows from prompts
+    step = serving_step(serve, step, ())
+    alike = AlikeGpus(*gpus)
     job = Job(
-        build, laid_out, None, step, layout, device, gpu,
-        answer="typical", routing="balanced", look=_Seen.of,
+        build, laid_out, None, step, layout, device, gpus[0],
+        answer="typical", routing="balanced", look=_Seen.of, alike=alike,
     )  # fmt: skip
     try:
         run = run_rank(job, 0, Mailboxes().of_rank(0))
@@ -84,8 +90,18 @@ def rank_work(
         if is_whole:
             raise
         # the model may look up a layer that was left out by its number
-        return rank_work(build, parallelize, layout, serve, gpu, is_whole=True)
-    return _Reader(run, found["layers"], serve, layout).read()
+        return rank_work(build, parallelize, layout, serve, gpus, is_whole=True)
+    first, *others = alike.profiles
+    work = _Reader(run, found["layers"], serve, layout).read()
+    on_others = {gpu: _activation_bytes(run.estimate.on(gpu)) for gpu in others}
+    sizes = {first: work.activation_bytes, **on_others}
+    return {gpu: replace(work, activation_bytes=size) for gpu, size in sizes.items()}
+
+
+def _activation_bytes(estimate: Estimate) -> int:
+    """Bytes at the peak that are neither parameters, buffers nor the cache."""
+    kept = ("parameters", "buffers", "kv cache")
+    return sum(size for name, size in estimate.peak.by_category.items() if name not in kept)
 
 
 class _Seen(NamedTuple):
@@ -166,7 +182,7 @@ class _Reader:
             tuple(layers),
             before,
             self._dtype(),
-            self._activation_bytes(),
+            _activation_bytes(estimate),
             self._tokens,
             self._work(_AFTER, None),
             tuple(towers),
@@ -183,12 +199,6 @@ class _Reader:
             if command.work is not None and command.work.kind == MATMUL
         )
         return max(found, key=found.__getitem__, default=torch.bfloat16)
-
-    def _activation_bytes(self) -> int:
-        """Bytes at the peak that are neither parameters, buffers nor the cache."""
-        peak = self._run.estimate.peak
-        kept = ("parameters", "buffers", "kv cache")
-        return sum(size for name, size in peak.by_category.items() if name not in kept)
 
     def _work(self, key: Any, page: Page | None) -> LayerWork:
         commands = [c for c in self._commands[key] if c.work is not None or c.message is not None]

@@ -135,7 +135,7 @@ def _(found: ServingPlan) -> OnPage:
     cards["users with full contexts"] = f"{found.most_users:,}"
     sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
     fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
-    sentence = f"{fits}: {verdict.partition(': ')[2]}"
+    sentence = fits + verdict.removeprefix(found.verdict)
     return OnPage(found.class_name, found.verdict, sentence, cards, sections, rows)
 
 

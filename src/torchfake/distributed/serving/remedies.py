@@ -6,7 +6,7 @@ plan. Invariant: what is suggested was planned, and fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,51 +16,86 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
-_FORMATS = ("fp8", "awq")
-"""Formats that are suggested, in this order: the smaller one loses more."""
+_IN_8_BITS = ("fp8", "int8")
+"""Formats of which the first is suggested that the GPU has kernels for."""
 
-Change = tuple[str, str | None, dict[str, int]]
-"""Options as text, the format of the weights, and the sizes of axes."""
+_MOST_NODES = 4
+"""Of one replica."""
 
 
 def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
-    """The plan with the first change of each kind with which all users fit: weights in fewer bits,
-    and more GPUs.
+    """The plan with the changes with which all users fit: more GPUs; and weights, caches or both in
+    fewer bits, each of which needs fewer GPUs than all that lose less.
     """
-    kinds = _formats(found), _more_gpus(found, question)
-    remedies = [text for kind in kinds if (text := _first(kind, found, question))]
+    own, fewest, remedies = found.server.axes.num_ranks, None, list[str]()
+    for options, narrower in _narrower(found, question):
+        tried = _on_fewest(found, narrower, fewest)
+        if tried is None:
+            continue
+        fewest = tried.server.axes.num_ranks
+        where = [] if fewest == own and options else [_layout_text(tried)]
+        text = " ".join([*options, *where])
+        remedies.append(f"{text}, which serves {tried.most_users_on_average:,} users")
+        if fewest == own:
+            break
     return replace(found, remedy="; or ".join(remedies))
 
 
-def _first(changes: Iterable[Change], found: ServingPlan, question: Any) -> str:
-    """The first change with which all users fit, as text; "" if there is none."""
-    for text, weights, sizes in changes:
+def _narrower(found: ServingPlan, question: Any) -> Iterator[tuple[list[str], Any]]:
+    """Options, and the question with them: those that lose less come first."""
+    gpu, serve = found.server.machine.gpu, question.serve
+    weights: list[str | None] = [None]
+    if found.server.machine.weights is None:
+        eight = next((name for name in _IN_8_BITS if has_kernels(gpu, name)), None)
+        weights += [name for name in (eight, "awq") if name and has_kernels(gpu, name)]
+    for name in weights:
+        with_weights = question if name is None else replace(question, weights=name)
+        options: list[str] = [] if name is None else [f"--weights {name}"]
+        yield options, with_weights
+        if serve.cache_dtype is None:
+            cache = replace(with_weights, serve=replace(serve, cache_dtype="fp8"))
+            yield [*options, "--cache-dtype fp8"], cache
+
+
+def _on_fewest(found: ServingPlan, question: Any, below: int | None) -> ServingPlan | None:
+    """The plan on the fewest GPUs on which all users fit, if they are less than `below`."""
+    best = None
+    for sizes in _layouts(found):
         try:
-            tried = replace(question, weights=weights).plan_on(found.server.machine.gpu, sizes)
+            tried = question.plan_on(found.server.machine.gpu, sizes)
+            most = tried.most_users_on_average
+            if not most:
+                continue
+            replicas = -(-found.users // most)
+            if below is not None and replicas * tried.server.axes.num_ranks >= below:
+                continue
+            if replicas > 1:
+                sizes = {"replicate": replicas, **sizes}
+                tried = question.plan_on(found.server.machine.gpu, sizes)
         except InputsError:
             continue
         if tried.fits:
-            return f"{text}, which serves {tried.most_users_on_average:,} users"
-    return ""
+            best, below = tried, tried.server.axes.num_ranks
+    return best
 
 
-def _formats(found: ServingPlan) -> Iterator[Change]:
-    if found.server.machine.weights is None:
-        for name in _FORMATS:
-            if has_kernels(found.server.machine.gpu, name):
-                yield f"--weights {name}", name, dict(found.server.axes.sizes)
-
-
-def _more_gpus(found: ServingPlan, question: Any) -> Iterator[Change]:
-    sizes = dict(found.server.axes.sizes)
-    split = sizes.get("tp", 1)
-    is_split_only = found.server.axes.num_ranks == split
-    if found.server.work.has_experts and is_split_only and split > 1:
-        yield f"--mesh ep={split}", question.weights, {"ep": split}
+def _layouts(found: ServingPlan) -> Iterator[dict[str, int]]:
+    """Layouts of one replica, from that of the plan to those of more GPUs."""
+    sizes = {name: n for name, n in found.server.axes.sizes.items() if name != "replicate"}
+    split, stages = sizes.get("tp", 1), sizes.get("pp", 1)
+    others = {name: n for name, n in sizes.items() if name not in ("pp", "tp")}
+    yield sizes
+    if found.server.work.has_experts and larger(sizes) == {"tp": split}:
+        yield {"ep": split}
     while split < GPUS_PER_NODE:
         split *= 2
-        more = {**sizes, "tp": split}
-        text = f"--gpus {split}" if is_split_only else f"--mesh {mesh_text(larger(more))}"
-        yield text, question.weights, more
-    more = {**sizes, "replicate": sizes.get("replicate", 1) * 2}
-    yield f"--mesh {mesh_text(larger(more))}", question.weights, more
+        yield {**sizes, "tp": split}
+    while stages < _MOST_NODES:
+        stages *= 2
+        yield {"pp": stages, **others, "tp": split}
+
+
+def _layout_text(found: ServingPlan) -> str:
+    sizes = larger(found.server.axes.sizes)
+    is_usual = set(sizes) == {"tp"} and found.server.axes.num_ranks <= GPUS_PER_NODE
+    return f"--gpus {sizes['tp']}" if is_usual else f"--mesh {mesh_text(sizes)}"

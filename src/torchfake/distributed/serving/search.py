@@ -12,19 +12,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
-from torchfake._core.gpu_profiles import CudaProfile, named_profiles
+from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
 from torchfake._progress import count, progress
 from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import format_named, has_kernels
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.serve import Question, question_of
+from torchfake.distributed.serving.serve import Question, question_of, serve
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 from torchfake.inspect.timing.hardware import hardware_of
 
 USUAL_GPUS = ("l40s-48gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
 """GPUs of servers, which are tried by default."""
+
+Gpus = str | CudaProfile | Sequence[str | CudaProfile] | Mapping[str | CudaProfile, int | None]
+"""Types of GPUs, by name or profile; with numbers, or None for any up to the most of all types."""
+
+_DEFAULTS = {
+    name: value
+    for name, value in (serve.__kwdefaults__ or {}).items()
+    if name not in ("gpus", "gpu", "mesh", "suggests")
+}
+"""Of the options that a search takes too."""
 
 MOST_GPUS = 8
 """GPUs of a node."""
@@ -169,7 +180,7 @@ def search_servers(
     ttft: float | None = None,
     tpot: float | None = None,
     gpus: int = MOST_GPUS,
-    gpu: str | CudaProfile | Sequence[str | CudaProfile] = USUAL_GPUS,
+    gpu: Gpus = USUAL_GPUS,
     weights: str | Sequence[str] | None = None,
     prices: Mapping[str, float] | None = None,
     **options: Any,
@@ -182,7 +193,8 @@ def search_servers(
         ttft: the longest time to the first token under that load, in seconds.
         tpot: the longest time between two tokens of a user, in seconds.
         gpus: the most GPUs.
-        gpu: the GPU types to try.
+        gpu: the GPU types to try; or the most GPUs of each type, such as
+            ``{"h100-80gb": 2, "l40s-48gb": 4}``: two of these or four of those.
         weights: the formats of the weights to try; by default the model's own.
         prices: of an hour of a GPU, by the name of its profile, in any currency.
         options: further options of :func:`serve`, such as ``context``.
@@ -196,7 +208,8 @@ def search_servers(
             raise InputsError(f"{name}={value!r} is not a number of seconds above 0")
     if not is_whole_number(gpus, 1):
         raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
-    kinds = named_profiles(_listed(gpu), "gpu")
+    kinds = named_profiles([*gpu] if isinstance(gpu, Mapping) else _listed(gpu), "gpu")
+    most = dict.fromkeys(kinds, gpus) | _numbers(gpu)
     check_mapping(prices, "prices")
     hourly = _hourly(prices or {}, kinds)
     formats = _listed(weights)
@@ -207,12 +220,13 @@ def search_servers(
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
     limits = Limits(ttft, tpot)
     offers, refusals = [], []
-    question = question_of(target, users=users, weights=None, **options)
+    question = question_of(target, **{**_DEFAULTS, "users": users, **options})
+    question = replace(question, gpus=tuple(kinds.values()))
     with progress("Searching"):
         for name, profile in kinds.items():
             if hardware_of(profile) is None:
                 continue
-            for mesh in _meshes(gpus, question):
+            for mesh in _meshes(most[name], question):
                 count(f"{name}, {mesh}")
                 try:
                     plans = [*_plans(question, profile, mesh, formats)]
@@ -225,19 +239,31 @@ def search_servers(
     return ServingSearch(target, users, limits, tuple(offers), len(refusals))
 
 
+def _numbers(gpu: Gpus) -> dict[str, int]:
+    """The most GPUs of each type that a number is given of, by the name of its profile."""
+    found = {}
+    for kind, number in gpu.items() if isinstance(gpu, Mapping) else ():
+        if number is not None and not is_whole_number(number, 1):
+            raise InputsError(f"gpu has {number!r} of {kind!r}: give a whole number of 1 or more")
+        if number is not None:
+            found[named_profile(kind)[0]] = number
+    return found
+
+
 def _listed(given: Any) -> list[Any]:
     return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
 def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
-    """Tensor parallelism by powers of two, and replicas of it; for models with experts, also ranks
-    with users of their own over which the experts are distributed.
+    """Tensors split by powers of two, between nodes stages, and replicas; for models with experts,
+    also ranks with users of their own over which the experts are distributed.
     """
     for number in range(1, most + 1):
         split = 1
         while split <= number:
             if number % split == 0:
-                yield {"replicate": number // split, "tp": split}
+                stages = max(split // GPUS_PER_NODE, 1)
+                yield {"replicate": number // split, "pp": stages, "tp": split // stages}
                 if split > 1 and question.has_experts:
                     yield {"replicate": number // split, "ep": split}
             split *= 2

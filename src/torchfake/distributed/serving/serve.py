@@ -32,8 +32,9 @@ from torchfake.distributed.passes.formats import (
     check_kernels,
     format_named,
     format_of_config,
-    has_kernels,
     keeping,
+    of_cache,
+    shown_name,
 )
 from torchfake.distributed.passes.pass_time import Machine
 from torchfake.distributed.passes.rank_record import RankWork
@@ -44,8 +45,8 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.strategy import Strategy
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.schemes import method_of
-from torchfake.inspect.records.units import short_name
 from torchfake.inspect.serve import Serve
+from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.targets.build import construct
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
@@ -131,8 +132,9 @@ class Question:
     weights: str | None  # the format; None: the one of the target
     utilization: float
     engine: str
+    gpus: tuple[CudaProfile, ...] = ()  # that will be asked for
     works: dict[Any, RankWork] = field(default_factory=dict, compare=False)
-    """What a rank does, by mesh and by the compute capability of its GPU."""
+    """What a rank does, by mesh and GPU, with a cache in the model's dtype."""
 
     @property
     def has_experts(self) -> bool:
@@ -150,18 +152,16 @@ class Question:
         stored = self._format()
         machine = _machine(gpu, self.engine, stored)
         work = keeping(self._work(axes, gpu), stored.kept if stored else ())
+        if self.serve.cache_dtype is not None:
+            work = work.with_cache(partial(Page.stored, old=self._plain, new=self.serve))
         if axes.pipeline_ranks > len(work.layers):
             raise InputsError(
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
         server = Server(work, machine, axes, self.serve, self.utilization)
-        name = short_name(work.dtype)
-        if stored is not None:
-            expands = not has_kernels(gpu, stored.name) and stored.products != "model"
-            name = f"{stored.name}, multiplied in {name}" if expands else stored.name
-        notes = (*self.target.notes, *_of_positions(work, self.serve))
-        return ServingPlan(self.text, server, self.users, name, notes)
+        notes = (*self.target.notes, *of_cache(self.serve.dtype_name, gpu))
+        return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 
     def _format(self) -> Format | None:
         config = self.target.quantization
@@ -176,28 +176,34 @@ class Question:
             )
         return found
 
+    @property
+    def _plain(self) -> Serve:
+        return replace(self.serve, cache_dtype=None)
+
     def _work(self, axes: MeshAxes, gpu: CudaProfile) -> RankWork:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
         sizes = sizes if max(sizes.values(), default=1) > 1 else {}
-        key = tuple(sizes.items()), gpu.major, gpu.minor
-        if key not in self.works:
-            self.works[key] = _run(self.target, sizes, self.serve, gpu)
-        return self.works[key]
+        layout = tuple(sizes.items())
+        if (layout, gpu) not in self.works:
+            others = [each for each in self.gpus if (layout, each) not in self.works]
+            found = _run(self.target, sizes, self._plain, [gpu, *(g for g in others if g != gpu)])
+            self.works.update({(layout, each): work for each, work in found.items()})
+        return self.works[layout, gpu]
 
 
 def question_of(
     target: str,
     *,
-    users: int = 1,
-    context: int = 8192,
-    prompt: int | None = None,
-    weights: str | None = None,
-    cache_dtype: torch.dtype | str | None = None,
-    block_size: int = 16,
-    pass_tokens: int = PASS_TOKENS,
-    utilization: float = UTILIZATION,
-    engine: str = "engine",
-    overrides: Sequence[str] = (),
+    users: int,
+    context: int,
+    prompt: int | None,
+    weights: str | None,
+    cache_dtype: torch.dtype | str | None,
+    block_size: int,
+    pass_tokens: int,
+    utilization: float,
+    engine: str,
+    overrides: Sequence[str],
 ) -> Question:
     """Check what is to be served; for the arguments, see :func:`serve`."""
     if not is_whole_number(users, 1):
@@ -261,15 +267,17 @@ def _machine(gpu: CudaProfile, engine: str, stored: Format | None) -> Machine:
     return Machine(gpu, hardware, Links(hardware.link_bytes), engine_named(engine), stored)
 
 
-def _run(target: Target, sizes: Mapping[str, int], workload: Serve, gpu: CudaProfile) -> RankWork:
-    """What a rank does, of a mesh of these sizes."""
+def _run(
+    target: Target, sizes: Mapping[str, int], workload: Serve, gpus: Sequence[CudaProfile]
+) -> dict[CudaProfile, RankWork]:
+    """What a rank does, of a mesh of these sizes, on the first GPU and others that are alike."""
     strategy: Any = Strategy(sizes, precision="bf16", engine="inference") if sizes else None
     if strategy is None:
         layout = layout_of(1, None)
     else:
         layout = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
     whole = replace(workload, users=max(1, (workload.prefill or 1) // workload.prompt_length))
-    return rank_work(partial(_decoder, target), strategy, layout, whole, gpu)
+    return rank_work(partial(_decoder, target), strategy, layout, whole, gpus)
 
 
 def _decoder(target: Target) -> nn.Module:
@@ -287,15 +295,3 @@ def _decoder(target: Target) -> nn.Module:
             "CONTEXT,cache=dynamic tells the memory of its generate"
         )
     return module  # type: ignore[no-any-return]
-
-
-def _of_positions(work: RankWork, serve: Serve) -> list[str]:
-    """A note if sequences are longer than the model was made for: with learned positions the run
-    has refused them, and with rotary ones the model runs.
-    """
-    if work.positions is None or serve.context <= work.positions.number:
-        return []
-    return [
-        f"the context of {serve.context:,} tokens is past the {work.positions.number:,} of "
-        f"{work.positions.key} in the config: the model runs, and was made for less"
-    ]

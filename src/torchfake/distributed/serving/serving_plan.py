@@ -77,6 +77,16 @@ class ServingPlan(Record):
         return self.users <= self.most_users_on_average
 
     @property
+    def past(self) -> str:
+        """What the first line says if sequences are longer than the model was made for: one with
+        rotary positions runs on them all the same. "" if they are not.
+        """
+        positions = self.server.work.positions
+        if positions is None or self.server.serve.context <= positions.number:
+            return ""
+        return f"past the {positions.number:,} tokens that the model was made for"
+
+    @property
     def verdict(self) -> str:
         """``"yes"``; ``"tight"`` if the users fit at their average length only; or ``"no"``."""
         if not self.fits:
@@ -153,6 +163,7 @@ class ServingPlan(Record):
             "fits": self.fits,
             "verdict": self.verdict,
             "users": self.users,
+            "past": self.past,
             "most_users": self.most_users,
             "most_users_on_average": self.most_users_on_average,
             "gpu": server.machine.gpu.name,

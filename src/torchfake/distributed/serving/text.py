@@ -13,7 +13,7 @@ from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
-from torchfake.inspect.records.units import bytes_text, number_text, seconds_text
+from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
 from torchfake.inspect.show.rows import Block, Column, Line, Row, as_lines
 
 BOUND_BY = {
@@ -55,7 +55,8 @@ def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
 
 
 def _answer(found: ServingPlan) -> Iterator[Line]:
-    yield "fits", f"{found.verdict}: {_fitting(found)}"
+    past = f", but {found.past}" if found.past else ""
+    yield "fits", f"{found.verdict}{past}: {_fitting(found)}"
     if found.remedy:
         yield "  try", found.remedy
     yield "serves", _served(found)
@@ -66,7 +67,7 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
     loaded = seconds_text(steady.first_token_seconds)
     users = number_text(steady.users * found.server.replicas, "user")
     if found.queue_seconds:
-        waits = f"; {found.queue_seconds:,.0f} s more for those that wait for memory"
+        waits = f"; {duration_text(found.queue_seconds)} more for those that wait for memory"
     else:
         waits = ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
@@ -191,16 +192,23 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
         yield from _nearest(found)
     if found.fewest is not None:
-        yield "fewest", f"{_offer_text(found.fewest)}; serves {found.users:,} users{limits}"
+        plan = found.fewest.plan
+        average = " at the average length of their sequences" * (plan.verdict == "tight")
+        past = f", {plan.past}" * bool(plan.past)
+        users = number_text(found.users, "user")
+        yield "fewest", f"{_offer_text(found.fewest)}; serves {users}{average}{limits}{past}"
+        yield "  error", _error(plan)
+        yield from (("note", note) for note in plan.notes)
     if found.fastest is not None and found.fastest is not found.fewest:
         yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
+    are_priced = all(offer.hourly is not None for offer in found.meeting)
+    of_priced = "" if are_priced else " of GPUs with a price"
     if found.least_hourly is not None:
-        yield "an hour", f"least: {_offer_text(found.least_hourly)}"
+        is_fewest = found.least_hourly is found.fewest
+        text = "the fewest GPUs" if is_fewest else _offer_text(found.least_hourly)
+        yield "an hour", f"least{of_priced}: {text}"
     if found.cheapest is not None and found.cheapest is not found.least_hourly:
-        yield "1M tokens", f"cheapest: {_offer_text(found.cheapest)}"
-    best = found.fewest
-    if best is not None:
-        yield "  error", _error(best.plan)
+        yield "1M tokens", f"cheapest{of_priced}: {_offer_text(found.cheapest)}"
     yield "tried", _tried(found)
     if found.fits:
         yield "below", _BELOW

@@ -153,6 +153,18 @@ def main_dtype(num_bytes: Mapping[Any, int]) -> str:
     return short_name(dtype) if most >= 0.99 * sum(num_bytes.values()) else "mixed dtypes"
 
 
+def duration_text(seconds: float) -> str:
+    """A duration that may be long, as text with three digits and a unit.
+
+    >>> duration_text(4526), duration_text(150), duration_text(0.5), duration_text(3e6)
+    ('1.26 hours', '2.5 minutes', '500 ms', '34.7 days')
+    """
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return seconds_text(seconds)
+
+
 def seconds_text(seconds: float) -> str:
     """A duration as text with three digits and a unit.
 

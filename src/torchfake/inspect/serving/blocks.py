@@ -40,6 +40,15 @@ class Page:
     state_bytes: int  # per sequence, of any length
     window: int | None  # length of the sliding window in tokens; None: full attention
     layer: int = 0  # the number of the layer in the cache
+    vectors: tuple[int, ...] = ()  # widths of a token's keys and values, which have the cache dtype
+    dtype: torch.dtype = torch.bfloat16  # of them in the model
+
+    def stored(self, old: Serve, new: Serve) -> Page:
+        """The same page in the cache dtype of another workload."""
+        sizes = [
+            sum(_vector_bytes(w, self.dtype, each) for w in self.vectors) for each in (old, new)
+        ]
+        return replace(self, token_bytes=self.token_bytes - sizes[0] + sizes[1])
 
 
 def pages_of(fake_copy: FakeCopy, tracker: StorageTracker, serve: Serve, device: str) -> list[Page]:
@@ -89,7 +98,9 @@ def _page(few: Any, many: Any, config: Any, serve: Serve, device: str) -> Page:
     if state_bytes > 0:
         kind += " and a state"
     stored = sum(_vector_bytes(width, keys.dtype, serve) for width in widths) * heads
-    return Page(kind, token_bytes - plain + stored, max(state_bytes, 0), window)
+    vectors = tuple(widths) * heads
+    size = token_bytes - plain + stored
+    return Page(kind, size, max(state_bytes, 0), window, vectors=vectors, dtype=keys.dtype)
 
 
 def _latent_width(config: Any) -> int:

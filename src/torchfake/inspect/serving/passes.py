@@ -6,8 +6,6 @@ has recorded the passes; a record of the cache. Invariant: each pass holds the c
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from torchfake._torch import autograd
@@ -48,7 +46,7 @@ def run_serving(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> Ser
         if not step.pages:  # otherwise an earlier run has checked it
             _check_positions(serve, fake_copy, tracker)
         if serve.cache == PAGED:
-            return _serve_blocks(serve, fake_copy, tracker, step.pages)
+            return _serve_blocks(step, fake_copy, tracker)
         return _serve_cache(serve, fake_copy, tracker)
 
 
@@ -99,17 +97,17 @@ def _read_prompt(loop: GreedyLoop, prompt: int, piece: int) -> None:
         loop.run(rest, "prefill")
 
 
-def _serve_blocks(
-    serve: Serve, fake_copy: FakeCopy, tracker: StorageTracker, pages: tuple[Any, ...]
-) -> ServedCache:
+def _serve_blocks(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> ServedCache:
     """Serve with a paged cache: a pass over prompts, and a pass over one token of each user."""
-    device = fake_copy.device
-    found = pages or blocks.pages_of(fake_copy, tracker, serve, str(device))
+    serve, device = step.serve, fake_copy.device
+    assert serve is not None
+    found = step.pages or blocks.pages_of(fake_copy, tracker, serve, str(device))
     served = blocks.served_blocks(found, serve)
     pool = [torch.empty(n.num_bytes, dtype=torch.uint8, device=device) for n in served.layers]
     tracker.register([("", tensor) for tensor in pool], "kv cache")
     rows, length = blocks.rows_of_pass(serve)
-    for phase, batch, tokens in (("prefill", rows, length), ("decode", serve.users, 1)):
+    passes = [("prefill", rows, length), ("decode", serve.users, 1)]
+    for phase, batch, tokens in passes if step.decodes else passes[:1]:
         cache = blocks.cache_in_blocks(fake_copy.module)
         GreedyLoop(fake_copy, tracker, batch, tokens, cache=cache).run(tokens, phase)
     return served

@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from torchfake.cli.help import OUTPUT
 from torchfake.cli.options import (
     AnswerName,
@@ -29,35 +27,20 @@ from torchfake.cli.stdout import chatter_on_stderr
 
 Depth = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Module levels to expand. [default: as many as give at most 40 boxes]",
-        rich_help_panel=OUTPUT,
-    ),
+    OUTPUT("Module levels to expand. [default: as many as give at most 40 boxes]", min=1),
 ]
 Functions = Annotated[
     str,
-    typer.Option(
-        help="Functions to show between modules: joining (those that join several, such as the "
-        "addition of a residual), all or none.",
-        rich_help_panel=OUTPUT,
+    OUTPUT(
+        "Functions to show between modules: joining (those that join several, such as the "
+        "addition of a residual), all or none."
     ),
 ]
 NoFold = Annotated[
-    bool,
-    typer.Option(
-        "--no-fold",
-        help="Show identical layers separately instead of folding them.",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, OUTPUT("Show identical layers separately instead of folding them.", "--no-fold")
 ]
-Svg = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write it as SVG.", rich_help_panel=OUTPUT)
-]
-Dot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write it for Graphviz.", rich_help_panel=OUTPUT),
-]
+Svg = Annotated[Path | None, OUTPUT("Also write it as SVG.", metavar="FILE")]
+Dot = Annotated[Path | None, OUTPUT("Also write it for Graphviz.", metavar="FILE")]
 
 
 def graph_command(

@@ -21,21 +21,12 @@ from torchfake.errors import printable
 def init_command(
     target: Target,
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Output directory; created if necessary.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path, OUTPUT("Output directory; created if necessary.", "--out", "-o", metavar="DIR")
     ],
     seed: Annotated[int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Random seed.")] = 0,
     config: Config = None,
     dtype: Dtype = None,
-    max_shard_size: Annotated[
-        str, typer.Option(help="Maximum size of a file, such as 200MB.", rich_help_panel=OUTPUT)
-    ] = "5GB",
+    max_shard_size: Annotated[str, OUTPUT("Maximum size of a file, such as 200MB.")] = "5GB",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of CPU threads. [default: torch's]")
     ] = None,

@@ -16,8 +16,8 @@ SIZES = Block(
     ],
     (
         Column("GPU"),
-        Column("memory", compared_bytes, bytes_text, need=2),
-        Column("runs", str, need=3),
+        Column("memory", "", compared_bytes, bytes_text, need=2),
+        Column("runs", unit=str, need=3),
         Column("fits", emphasis=VERDICT),
         Column("serves", need=1, under="serves "),
     ),
@@ -29,7 +29,7 @@ TREE = Block(
         Row("(in) Linear", ("4", ("weight [4, 4]", "bias [4]")), 2),
         Row("(b) Linear", ("4", ("weight [4, 4]",)), 1),
     ],
-    (Column("module"), Column("size", str), Column("tensors", need=1, under="")),
+    (Column("module"), Column("size", unit=str), Column("tensors", need=1, under="")),
 )
 
 
@@ -111,7 +111,7 @@ Net                 8  weight [4, 4], bias [4]
 
 
 def test_a_name_that_is_too_long_has_a_line_of_its_own() -> None:
-    block = Block([Row("a" * 30, (1,)), Row("b", (2,))], (Column("name"), Column("size", str)))
+    block = Block([Row("a" * 30, (1,)), Row("b", (2,))], (Column("name"), Column("size", unit=str)))
     expect(
         drawn(block, width=20),
         """\

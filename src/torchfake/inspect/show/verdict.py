@@ -95,6 +95,28 @@ def in_part(found: Weights) -> str:
     return f", {count_text(found.num_quantized)} of {count_text(total)} params in {found.scheme}"
 
 
+_WHY = {"model": " (the model's limit)", "search": " or more"}
+
+
+def largest_text(fit: Fit) -> str:
+    """The largest size that fits, and what limits it if not the memory; for a served model, the
+    most users that fit, and the longest context that fits.
+    """
+    if fit.serve is None:
+        if not fit.largest:
+            return "" if fit.largest is None else "none"
+        return f"{fit.largest:,}{_WHY.get(fit.limited_by or '', '')}"
+    found = []
+    if fit.users:
+        why = _WHY.get(fit.limited_by or "", "")
+        found.append(f"{number_text(fit.users, 'user')}{why} x {fit.serve.context:,}")
+    if fit.context:
+        why = _WHY.get(fit.context_limited_by or "", "")
+        found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,}{why}")
+    is_searched = fit.users is not None or fit.context is not None
+    return ", ".join(found) or "none" * is_searched
+
+
 def _several_gpus(names: Sequence[str]) -> str:
     """The number of GPUs; those that are tried if none is named are called common ones."""
     is_usual = {*names} == {*usual_profiles()}

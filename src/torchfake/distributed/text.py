@@ -79,7 +79,7 @@ def _(found: Plan, *, depth: int | None = None) -> list[Block]:
 def plan_blocks(found: Plan, lines: Iterable[Line]) -> list[Block]:
     """The lines about a plan, the tables of the memory and of the traffic of each rank."""
     traffic = [table(found.traffic, _TRAFFIC_COLUMNS)] if found.traffic else []
-    return [step_block(found.highest.peak, lines), _ranks(found), *traffic]
+    return [step_block(found.peak, lines), _ranks(found), *traffic]
 
 
 _MENTIONED_SHARE = 0.01
@@ -98,8 +98,7 @@ def verdict_on_plan(
     """
     if plan.fit is None:
         return []
-    estimate = plan.highest.estimate
-    held = estimate.counted.dtype
+    estimate, held = plan.estimate, plan.estimate.counted.dtype
     precision = precision or (None if held is None else f"{held} parameters")
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
@@ -109,7 +108,7 @@ def verdict_on_plan(
 
 def plan_lines(plan: Plan) -> Iterator[Line]:
     """The lines above the tables and after the verdict, as names and values."""
-    layout, peak, estimate = plan.layout, plan.highest.peak, plan.highest.estimate
+    layout, peak, estimate = plan.layout, plan.peak, plan.estimate
     does = f"{estimate.counted.does} on {layout.num_ranks} ranks: {layout.text}"
     yield "plan", f"{plan.class_name}, {does}"
     yield "device", plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"

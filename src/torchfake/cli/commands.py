@@ -15,44 +15,10 @@ from typing import Annotated, Any
 import typer
 
 import torchfake
+from torchfake.cli import options
 from torchfake.cli.graph import graph_command
 from torchfake.cli.help import GPU, MODEL, OUTPUT, Command, Group
 from torchfake.cli.init import init_command
-from torchfake.cli.options import (
-    Accumulate,
-    Allocator,
-    AnswerName,
-    AsJson,
-    Autocast,
-    Batch,
-    Config,
-    Decode,
-    Dtype,
-    Gpu,
-    Html,
-    Inputs,
-    KeepGradients,
-    Lengths,
-    Lora,
-    LoraTarget,
-    Macs,
-    OptimizerName,
-    Profiles,
-    Seq,
-    ServeText,
-    ShowsProgress,
-    ShowTraceback,
-    SnapshotFile,
-    Target,
-    Train,
-    Units,
-    WeightsName,
-    parse_decode,
-    parse_gpus,
-    parse_lengths,
-    parse_names,
-    profiles_words,
-)
 from torchfake.cli.output import (
     errors_on_one_line,
     import_answers,
@@ -95,7 +61,7 @@ def torchfake_command(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    shows_progress: ShowsProgress = None,
+    shows_progress: options.ShowsProgress = None,
 ) -> None:
     """Inspect, plan and initialise PyTorch models without their weights."""
     if context.invoked_subcommand != "init":  # which has a bar of its own
@@ -104,37 +70,37 @@ def torchfake_command(
 
 @app.command("inspect", cls=Command)
 def inspect_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
     device: Annotated[str, MODEL("Device of the model, such as cuda:1; no GPU is needed.")] = "cpu",
     depth: Annotated[
         int | None, OUTPUT("Number of tree levels to show. [default: all]", min=0)
     ] = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    lengths: Lengths = None,
-    inputs: Inputs = None,
-    train: Train = False,
-    optimizer: OptimizerName = None,
-    autocast: Autocast = None,
-    accumulate: Accumulate = 1,
-    keep_gradients: KeepGradients = False,
-    decode: Decode = None,
-    serve: ServeText = None,
-    gpu: Gpu = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
-    allocator: Allocator = None,
-    snapshot: SnapshotFile = None,
-    html: Html = None,
-    units: Units = None,
-    macs: Macs = False,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    lengths: options.Lengths = None,
+    inputs: options.Inputs = None,
+    train: options.Train = False,
+    optimizer: options.OptimizerName = None,
+    autocast: options.Autocast = None,
+    accumulate: options.Accumulate = 1,
+    keep_gradients: options.KeepGradients = False,
+    decode: options.Decode = None,
+    serve: options.ServeText = None,
+    gpu: options.Gpu = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
+    allocator: options.Allocator = None,
+    snapshot: options.SnapshotFile = None,
+    html: options.Html = None,
+    units: options.Units = None,
+    macs: options.Macs = False,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Build a model without its weights and show its structure.
 
@@ -167,35 +133,35 @@ def inspect_command(
 
 @app.command("fit", cls=Command)
 def fit_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    lengths: Lengths = None,
-    inputs: Inputs = None,
-    train: Train = False,
-    optimizer: OptimizerName = None,
-    autocast: Autocast = None,
-    accumulate: Accumulate = 1,
-    keep_gradients: KeepGradients = False,
-    decode: Decode = None,
-    serve: ServeText = None,
-    gpu: Gpu = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    lengths: options.Lengths = None,
+    inputs: options.Inputs = None,
+    train: options.Train = False,
+    optimizer: options.OptimizerName = None,
+    autocast: options.Autocast = None,
+    accumulate: options.Accumulate = 1,
+    keep_gradients: options.KeepGradients = False,
+    decode: options.Decode = None,
+    serve: options.ServeText = None,
+    gpu: options.Gpu = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
     vary: Annotated[
         str, GPU("Quantity to maximise: batch, seq, users, context or none.")
     ] = "batch",
-    allocator: Allocator = None,
-    snapshot: SnapshotFile = None,
-    html: Html = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    allocator: options.Allocator = None,
+    snapshot: options.SnapshotFile = None,
+    html: options.Html = None,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show on which GPUs a step fits, and the largest batch on each.
 
@@ -233,8 +199,8 @@ def diff_command(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other model or checkpoint.")],
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show the differences between two models or checkpoints.
 
@@ -257,16 +223,16 @@ def _question(given: dict[str, Any], **others: Any) -> Any:
     from torchfake.inspect.question import Question
     from torchfake.inspect.serve import parse_serve
 
-    gpus = parse_gpus(given["gpu"], given["profiles_file"])
+    gpus = options.parse_gpus(given["gpu"], given["profiles_file"])
     return Question(
         **{name: given[name] for name in _AS_GIVEN},
-        decode=parse_decode(given["decode"]),
+        decode=options.parse_decode(given["decode"]),
         gpus=(gpus or ()) if "vary" in given else gpus,
         serve=None if given["serve"] is None else parse_serve(given["serve"]),
-        lora_target=parse_names("--lora-target", given["lora_target"]),
+        lora_target=options.parse_names("--lora-target", given["lora_target"]),
         inputs=tuple(given["inputs"] or ()),
-        profiles_options=profiles_words(given["profiles_file"]),
-        lengths=parse_lengths(given["lengths"]),
+        profiles_options=options.profiles_words(given["profiles_file"]),
+        lengths=options.parse_lengths(given["lengths"]),
         **others,
     )
 

@@ -9,19 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from torchfake.cli import options
 from torchfake.cli.help import OUTPUT
-from torchfake.cli.options import (
-    AnswerName,
-    AsJson,
-    Batch,
-    Config,
-    Dtype,
-    Inputs,
-    Seq,
-    ShowTraceback,
-    Target,
-    Units,
-)
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.stdout import chatter_on_stderr
 
@@ -44,21 +33,21 @@ Dot = Annotated[Path | None, OUTPUT("Also write it for Graphviz.", metavar="FILE
 
 
 def graph_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    inputs: Inputs = None,
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    inputs: options.Inputs = None,
     depth: Depth = None,
     functions: Functions = "joining",
     no_fold: NoFold = False,
-    answer: AnswerName = None,
+    answer: options.AnswerName = None,
     svg: Svg = None,
     dot: Dot = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show what the modules of a model pass to each other.
 

@@ -12,34 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.cli import options
 from torchfake.cli.help import GPU, INPUT, LAYOUT, OUTPUT, TRAINING
-from torchfake.cli.options import (
-    Allocator,
-    AnswerName,
-    AsJson,
-    Config,
-    Html,
-    Inputs,
-    Lora,
-    LoraTarget,
-    Profiles,
-    Seq,
-    ServeText,
-    ShowTraceback,
-    Target,
-    Units,
-    WeightsName,
-    complete_gpu,
-    parse_gpus,
-    parse_names,
-)
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_report
 from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
 
 Gpus = Annotated[int | None, GPU("Number of GPUs. [default: the size of the mesh]", min=1)]
 EachGpu = Annotated[
-    str | None, GPU(f"Type of the GPUs. [default: {DEFAULT_PROFILE}]", autocompletion=complete_gpu)
+    str | None,
+    GPU(f"Type of the GPUs. [default: {DEFAULT_PROFILE}]", autocompletion=options.complete_gpu),
 ]
 Mesh = Annotated[
     str | None,
@@ -133,11 +115,11 @@ _OF_ONE_LAYOUT = (
 
 
 def plan_command(
-    target: Target,
+    target: options.Target,
     gpus: Gpus = None,
     gpu: EachGpu = None,
     mesh: Mesh = None,
-    seq: Seq = None,
+    seq: options.Seq = None,
     batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
     accumulate: Accumulate = None,
@@ -149,22 +131,22 @@ def plan_command(
     offload: Offload = False,
     sequence_parallel: SequenceParallel = False,
     schedule: ScheduleName = None,
-    config: Config = None,
-    written: Inputs = None,
+    config: options.Config = None,
+    written: options.Inputs = None,
     inputs: InputsFunction = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
-    allocator: Allocator = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
+    allocator: options.Allocator = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
     code: ShowsCode = False,
-    serves: ServeText = None,
+    serves: options.ServeText = None,
     search: Searches = False,
-    html: Html = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    html: options.Html = None,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Check whether a model trains on a number of GPUs.
 
@@ -183,7 +165,7 @@ def plan_command(
             "gpu": _gpu(gpu, profiles_file),
             "overrides": config or (),
             "inputs": _inputs(written, inputs),
-            "lora_target": parse_names("--lora-target", lora_target),
+            "lora_target": options.parse_names("--lora-target", lora_target),
         }
         layout = {name: arguments[name] for name in _OF_ONE_LAYOUT}
         if serves is not None:
@@ -208,11 +190,11 @@ def _served(target: str, text: str, given: dict[str, Any], mesh: str | None) -> 
     asked = parse_serve(text)
     if asked.cache != PAGED:
         raise InputsError(f"a server has a paged cache, not {asked.cache_name}: leave out cache=")
-    options = {name: given[name] for name in ("gpus", "gpu", "weights", "overrides")}
+    taken = {name: given[name] for name in ("gpus", "gpu", "weights", "overrides")}
     names = ("users", "context", "prompt", "cache_dtype", "block_size")
-    options |= {name: getattr(asked, name) for name in names}
-    options |= {} if asked.prefill is None else {"pass_tokens": asked.prefill}
-    return serve(target, mesh=mesh, **options)
+    taken |= {name: getattr(asked, name) for name in names}
+    taken |= {} if asked.prefill is None else {"pass_tokens": asked.prefill}
+    return serve(target, mesh=mesh, **taken)
 
 
 def _check_search(gpus: int | None, batch: int | None, chosen: dict[str, Any]) -> None:
@@ -230,7 +212,7 @@ def _inputs(written: list[str] | None, function: str | None) -> str | list[str] 
 
 
 def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:
-    given = parse_gpus(None if name is None else [name], file)
+    given = options.parse_gpus(None if name is None else [name], file)
     if given and len(given) > 1:
         raise InputsError(f"the GPUs of a plan are of one kind: --gpu names {len(given)}")
     return given[0] if given else DEFAULT_PROFILE

@@ -12,20 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE
+from torchfake.cli import options
 from torchfake.cli.help import GPU, LAYOUT, SEARCH, SERVING
-from torchfake.cli.options import (
-    AsJson,
-    Config,
-    Html,
-    Profiles,
-    ShowTraceback,
-    Target,
-    Units,
-    complete_gpu,
-    parse_gpus,
-    parse_names,
-    parse_prices,
-)
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_report
 from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
@@ -42,7 +30,7 @@ Gpu = Annotated[
     GPU(
         f"Type of the GPUs; with --search, the types to try. [default: {DEFAULT_PROFILE}]",
         metavar="NAME[,NAME...]",
-        autocompletion=complete_gpu,
+        autocompletion=options.complete_gpu,
     ),
 ]
 Mesh = Annotated[
@@ -101,7 +89,7 @@ _AS_GIVEN = (
 
 
 def serve_command(
-    target: Target,
+    target: options.Target,
     users: Users = 1,
     context: Context = 8192,
     prompt: Prompt = None,
@@ -117,12 +105,12 @@ def serve_command(
     ttft: FirstToken = None,
     tpot: EachToken = None,
     price: Price = None,
-    config: Config = None,
-    profiles_file: Profiles = None,
-    html: Html = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    config: options.Config = None,
+    profiles_file: options.Profiles = None,
+    html: options.Html = None,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Check whether a language model can be served to a number of users, and how fast.
 
@@ -139,14 +127,18 @@ def serve_command(
             **{name: arguments[name] for name in _AS_GIVEN},
             "overrides": config or (),
         }
-        kinds = parse_gpus(gpu, profiles_file)
-        formats = parse_names("--weights", weights)
+        kinds = options.parse_gpus(gpu, profiles_file)
+        formats = options.parse_names("--weights", weights)
         if search:
             if mesh is not None:
                 raise InputsError("--search chooses the layout: leave out --mesh")
             given |= {} if gpus is None else {"gpus": gpus}
             given |= {"gpu": kinds} if kinds else {}
-            limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "prices": parse_prices(price)}
+            limits: dict[str, Any] = {
+                "ttft": ttft,
+                "tpot": tpot,
+                "prices": options.parse_prices(price),
+            }
             found: Any = search_servers(target, **given, **limits, weights=formats or None)
         else:
             _check_alone(kinds, formats, {"--ttft": ttft, "--tpot": tpot, "--price": price})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from expecttest import assert_expected_inline as expect
 
 from torchfake.inspect.records.units import bytes_text, compared_bytes
 from torchfake.inspect.show.layout import laid_out
-from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines
+from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines, table, under
 
 SIZES = Block(
     [
@@ -120,6 +122,28 @@ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          1
 b        2""",
     )
+
+
+def test_a_table_shows_attributes_and_functions_of_items() -> None:
+    items = [SimpleNamespace(name="a", size=SimpleNamespace(num_bytes=2000), level=0)]
+    items.append(SimpleNamespace(name="b", size=SimpleNamespace(num_bytes=1000), level=1))
+    columns = (
+        Column("name", lambda item: item.name.upper()),
+        Column("bytes", "size.num_bytes", bytes_text),
+    )
+    expect(
+        drawn(table(items, columns, note="of both")),
+        """\
+name    bytes
+A     2.00 kB
+  B   1.00 kB
+of both""",
+    )
+
+
+def test_only_the_first_of_several_lines_has_their_name() -> None:
+    assert under("left out", ["a", 2]) == [("left out", "a"), ("", "2")]
+    assert under("left out", []) == []
 
 
 def test_a_text_is_wrapped_under_itself() -> None:

@@ -33,7 +33,6 @@ MAY_IMPORT = {
     "_files/transformers_checkpoints.py": {"transformers"},
     "_materialize/progress.py": {"tqdm"},
     "cli/commands.py": {"typer"},
-    "cli/graph.py": {"typer"},
     "cli/help.py": {"typer"},
     "cli/init.py": {"typer"},
     "cli/options.py": {"typer"},

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from torchfake.distributed import plan
+from torchfake.distributed import Plan, plan
+from torchfake.inspect import report
 
 
-def test_ranks_that_look_equal_share_a_row() -> None:
-    def shard(module, mesh):
-        fully_shard(module, mesh=mesh)
+def shard(module, mesh):
+    fully_shard(module, mesh=mesh)
 
-    found = plan(
+
+def planned(**where: str) -> Plan:
+    return plan(
         lambda: torch.nn.Linear(64, 64),
         mesh_shape=4,
         mesh_dim_names=("dp",),
         parallelize=shard,
         inputs=lambda: torch.empty(1, 64),
+        **where,
     )
+
+
+@pytest.mark.parametrize("where", [{"gpu": "h100-80gb"}, {"device": "cpu"}])
+def test_a_plan_has_a_page(where: dict[str, str], tmp_path: Path) -> None:
+    found = planned(**where)
+    page = report(found, tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert f"<h1>{found.class_name}</h1>" in page
+    assert ('<p class="verdict yes">Fits on NVIDIA H100' in page) == ("gpu" in where)
+    first, *_, last = re.findall(r"<h2>(.+?)</h2>", page)
+    assert (first, last) == ("Ranks", "Memory at the peak")
+
+
+def test_ranks_that_look_equal_share_a_row() -> None:
+    found = planned()
     (kind,) = found.by_ranks
     three, other = replace(kind, ranks=(0, 1, 2)), replace(kind, ranks=(3,))
     for by_ranks, shown in (

@@ -15,49 +15,27 @@ from typing import Annotated, Any
 import typer
 
 import torchfake
+from torchfake.cli import options
 from torchfake.cli.graph import graph_command
 from torchfake.cli.help import GPU, MODEL, OUTPUT, Command, Group
 from torchfake.cli.init import init_command
-from torchfake.cli.options import (
-    Accumulate,
-    Allocator,
-    AnswerName,
-    AsJson,
-    Autocast,
-    Batch,
-    Config,
-    Decode,
-    Dtype,
-    Gpu,
-    Html,
-    Inputs,
-    KeepGradients,
-    Lengths,
-    Lora,
-    LoraTarget,
-    Macs,
-    OptimizerName,
-    Profiles,
-    Seq,
-    ServeText,
-    ShowsProgress,
-    ShowTraceback,
-    SnapshotFile,
-    Target,
-    Train,
-    Units,
-    WeightsName,
-    parse_decode,
-    parse_gpus,
-    parse_lengths,
-    parse_names,
-    profiles_words,
+from torchfake.cli.output import (
+    errors_on_one_line,
+    import_answers,
+    print_record,
+    write_report,
+    write_snapshot,
 )
-from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_snapshot
 from torchfake.cli.plan import plan_command
 from torchfake.cli.serve import serve_command
 from torchfake.cli.stdout import chatter_on_stderr, progress_on_stderr
 from torchfake.cli.suggestions import with_suggestions
+
+_AS_GIVEN = (
+    "accumulate", "allocator", "answer", "autocast", "batch", "keep_gradients", "lora",
+    "optimizer", "seq", "train", "weights",
+)  # fmt: skip
+"""Options that are fields of a question as they are."""
 
 app = typer.Typer(
     cls=Group,
@@ -83,7 +61,7 @@ def torchfake_command(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    shows_progress: ShowsProgress = None,
+    shows_progress: options.ShowsProgress = None,
 ) -> None:
     """Inspect, plan and initialise PyTorch models without their weights."""
     if context.invoked_subcommand != "init":  # which has a bar of its own
@@ -92,45 +70,37 @@ def torchfake_command(
 
 @app.command("inspect", cls=Command)
 def inspect_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Device of the model, such as cuda:1; no GPU is needed.", rich_help_panel=MODEL
-        ),
-    ] = "cpu",
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    device: Annotated[str, MODEL("Device of the model, such as cuda:1; no GPU is needed.")] = "cpu",
     depth: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Number of tree levels to show. [default: all]", rich_help_panel=OUTPUT
-        ),
+        int | None, OUTPUT("Number of tree levels to show. [default: all]", min=0)
     ] = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    lengths: Lengths = None,
-    inputs: Inputs = None,
-    train: Train = False,
-    optimizer: OptimizerName = None,
-    autocast: Autocast = None,
-    accumulate: Accumulate = 1,
-    keep_gradients: KeepGradients = False,
-    decode: Decode = None,
-    serve: ServeText = None,
-    gpu: Gpu = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
-    allocator: Allocator = None,
-    snapshot: SnapshotFile = None,
-    html: Html = None,
-    units: Units = None,
-    macs: Macs = False,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    lengths: options.Lengths = None,
+    inputs: options.Inputs = None,
+    train: options.Train = False,
+    optimizer: options.OptimizerName = None,
+    autocast: options.Autocast = None,
+    accumulate: options.Accumulate = 1,
+    keep_gradients: options.KeepGradients = False,
+    decode: options.Decode = None,
+    serve: options.ServeText = None,
+    gpu: options.Gpu = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
+    allocator: options.Allocator = None,
+    snapshot: options.SnapshotFile = None,
+    html: options.Html = None,
+    units: options.Units = None,
+    macs: options.Macs = False,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Build a model without its weights and show its structure.
 
@@ -140,12 +110,9 @@ def inspect_command(
     With --batch, --seq or any option after them the model is also run, on fakes of generated
     inputs, and outputs, operations and the memory of the step are shown.
     """
+    given = locals()
     import_answers(None if profiles_file else gpu)
-    from torchfake.inspect.figures.report import report
     from torchfake.inspect.inspection import SIZES_OF_CONFIG, inspect_target
-    from torchfake.inspect.question import Question
-    from torchfake.inspect.records.units import shown_as_macs, shown_in
-    from torchfake.inspect.serve import parse_serve
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
@@ -153,33 +120,11 @@ def inspect_command(
             overrides=config or (),
             dtype=dtype,
             device=device,
-            question=Question(
-                batch,
-                seq,
-                train,
-                optimizer,
-                autocast,
-                parse_decode(decode),
-                parse_gpus(gpu, profiles_file),
-                answer=answer,
-                allocator=allocator,
-                accumulate=accumulate,
-                keep_gradients=keep_gradients,
-                serve=None if serve is None else parse_serve(serve),
-                weights=weights,
-                lora=lora,
-                lora_target=parse_names("--lora-target", lora_target),
-                inputs=tuple(inputs or ()),
-                graph=html is not None,
-                profiles_options=profiles_words(profiles_file),
-                lengths=parse_lengths(lengths),
-            ),
+            question=_question(given, graph=html is not None),
         )
         found = replace(found, fits=with_suggestions(found.fits, _run))
         write_snapshot(found.estimate, snapshot)
-        if html is not None:
-            with shown_in(units), shown_as_macs(macs):
-                report(found, html)
+        write_report(found, html, units, macs)
     with errors_on_one_line(show_traceback):
         print_record(found, as_json, depth, units=units, macs=macs)
     if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
@@ -188,83 +133,55 @@ def inspect_command(
 
 @app.command("fit", cls=Command)
 def fit_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    lengths: Lengths = None,
-    inputs: Inputs = None,
-    train: Train = False,
-    optimizer: OptimizerName = None,
-    autocast: Autocast = None,
-    accumulate: Accumulate = 1,
-    keep_gradients: KeepGradients = False,
-    decode: Decode = None,
-    serve: ServeText = None,
-    gpu: Gpu = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    lengths: options.Lengths = None,
+    inputs: options.Inputs = None,
+    train: options.Train = False,
+    optimizer: options.OptimizerName = None,
+    autocast: options.Autocast = None,
+    accumulate: options.Accumulate = 1,
+    keep_gradients: options.KeepGradients = False,
+    decode: options.Decode = None,
+    serve: options.ServeText = None,
+    gpu: options.Gpu = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
     vary: Annotated[
-        str,
-        typer.Option(
-            help="Quantity to maximise: batch, seq, users, context or none.", rich_help_panel=GPU
-        ),
+        str, GPU("Quantity to maximise: batch, seq, users, context or none.")
     ] = "batch",
-    allocator: Allocator = None,
-    snapshot: SnapshotFile = None,
-    html: Html = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    allocator: options.Allocator = None,
+    snapshot: options.SnapshotFile = None,
+    html: options.Html = None,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show on which GPUs a step fits, and the largest batch on each.
 
     Without --gpu a selection of common GPUs is checked, with --gpu all every known one. The exit
     status is 1 if the step fits on none.
     """
+    given = locals()
     import_answers(None if profiles_file else gpu)
-    from torchfake.inspect.figures.report import report
     from torchfake.inspect.inspection import inspect_target
-    from torchfake.inspect.question import Question
-    from torchfake.inspect.records.units import shown_in
-    from torchfake.inspect.serve import parse_serve
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
             target,
             overrides=config or (),
             dtype=dtype,
-            question=Question(
-                batch,
-                seq,
-                train,
-                optimizer,
-                autocast,
-                parse_decode(decode),
-                parse_gpus(gpu, profiles_file) or (),
-                None if vary == "none" else vary,
-                answer,
-                allocator,
-                accumulate,
-                keep_gradients,
-                None if serve is None else parse_serve(serve),
-                weights,
-                tuple(inputs or ()),
-                profiles_words(profiles_file),
-                lora,
-                parse_names("--lora-target", lora_target),
-                lengths=parse_lengths(lengths),
-            ),
+            question=_question(given, vary=None if vary == "none" else vary),
         )
         found = replace(found, fits=with_suggestions(found.fits, _run))
         write_snapshot(found.estimate, snapshot)
-        if html is not None:
-            with shown_in(units):
-                report(found, html)
+        write_report(found, html, units)
     shown: Any = found.weights if found.fits is None else found.fits
     with errors_on_one_line(show_traceback):
         print_record(shown, as_json, units=units)
@@ -282,8 +199,8 @@ def diff_command(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other model or checkpoint.")],
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show the differences between two models or checkpoints.
 
@@ -299,6 +216,25 @@ def diff_command(
         print_record(found, as_json)
     if not found.is_equal:
         raise typer.Exit(1)
+
+
+def _question(given: dict[str, Any], **others: Any) -> Any:
+    """The question that the arguments of ``inspect`` or ``fit`` ask; `others` are fields of it."""
+    from torchfake.inspect.question import Question
+    from torchfake.inspect.serve import parse_serve
+
+    gpus = options.parse_gpus(given["gpu"], given["profiles_file"])
+    return Question(
+        **{name: given[name] for name in _AS_GIVEN},
+        decode=options.parse_decode(given["decode"]),
+        gpus=(gpus or ()) if "vary" in given else gpus,
+        serve=None if given["serve"] is None else parse_serve(given["serve"]),
+        lora_target=options.parse_names("--lora-target", given["lora_target"]),
+        inputs=tuple(given["inputs"] or ()),
+        profiles_options=options.profiles_words(given["profiles_file"]),
+        lengths=options.parse_lengths(given["lengths"]),
+        **others,
+    )
 
 
 def _run(words: Sequence[str]) -> Any:

@@ -9,73 +9,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from torchfake.cli import options
 from torchfake.cli.help import OUTPUT
-from torchfake.cli.options import (
-    AnswerName,
-    AsJson,
-    Batch,
-    Config,
-    Dtype,
-    Inputs,
-    Seq,
-    ShowTraceback,
-    Target,
-    Units,
-)
 from torchfake.cli.output import errors_on_one_line, import_answers, print_record
 from torchfake.cli.stdout import chatter_on_stderr
 
 Depth = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Module levels to expand. [default: as many as give at most 40 boxes]",
-        rich_help_panel=OUTPUT,
-    ),
+    OUTPUT("Module levels to expand. [default: as many as give at most 40 boxes]", min=1),
 ]
 Functions = Annotated[
     str,
-    typer.Option(
-        help="Functions to show between modules: joining (those that join several, such as the "
-        "addition of a residual), all or none.",
-        rich_help_panel=OUTPUT,
+    OUTPUT(
+        "Functions to show between modules: joining (those that join several, such as the "
+        "addition of a residual), all or none."
     ),
 ]
 NoFold = Annotated[
-    bool,
-    typer.Option(
-        "--no-fold",
-        help="Show identical layers separately instead of folding them.",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, OUTPUT("Show identical layers separately instead of folding them.", "--no-fold")
 ]
-Svg = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write it as SVG.", rich_help_panel=OUTPUT)
-]
-Dot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write it for Graphviz.", rich_help_panel=OUTPUT),
-]
+Svg = Annotated[Path | None, OUTPUT("Also write it as SVG.", metavar="FILE")]
+Dot = Annotated[Path | None, OUTPUT("Also write it for Graphviz.", metavar="FILE")]
 
 
 def graph_command(
-    target: Target,
-    config: Config = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
-    seq: Seq = None,
-    inputs: Inputs = None,
+    target: options.Target,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    inputs: options.Inputs = None,
     depth: Depth = None,
     functions: Functions = "joining",
     no_fold: NoFold = False,
-    answer: AnswerName = None,
+    answer: options.AnswerName = None,
     svg: Svg = None,
     dot: Dot = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Show what the modules of a model pass to each other.
 

@@ -14,8 +14,17 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-MODEL, INPUT, TRAINING, SERVING = "Model", "Input", "Training", "Serving"
-GPU, LAYOUT, SEARCH, OUTPUT = "GPU", "Layout", "Search", "Output"
+
+class Panel(str):
+    """The name of a group, which makes the options that are in it."""
+
+    def __call__(self, help: str, *names: str, **others: Any) -> Any:
+        """An option: its help, its names if they differ from the argument's, more of typer's."""
+        return typer.Option(*names, help=help, rich_help_panel=self, **others)
+
+
+MODEL, INPUT, TRAINING, SERVING = map(Panel, ("Model", "Input", "Training", "Serving"))
+GPU, LAYOUT, SEARCH, OUTPUT = map(Panel, ("GPU", "Layout", "Search", "Output"))
 _ORDER = ("Arguments", MODEL, INPUT, TRAINING, SERVING, GPU, LAYOUT, SEARCH, OUTPUT, "Options")
 """The groups, in the order in which they are shown; options without one are in the last."""
 

@@ -11,36 +11,27 @@ from typing import Annotated
 
 import typer
 
+from torchfake.cli import options
 from torchfake.cli.help import OUTPUT
-from torchfake.cli.options import AsJson, Config, Dtype, ShowTraceback, Target
 from torchfake.cli.output import errors_on_one_line, import_answers
 from torchfake.cli.stdout import chatter_on_stderr, json_text
 from torchfake.errors import printable
 
 
 def init_command(
-    target: Target,
+    target: options.Target,
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Output directory; created if necessary.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path, OUTPUT("Output directory; created if necessary.", "--out", "-o", metavar="DIR")
     ],
     seed: Annotated[int, typer.Option(min=-(1 << 63), max=(1 << 64) - 1, help="Random seed.")] = 0,
-    config: Config = None,
-    dtype: Dtype = None,
-    max_shard_size: Annotated[
-        str, typer.Option(help="Maximum size of a file, such as 200MB.", rich_help_panel=OUTPUT)
-    ] = "5GB",
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    max_shard_size: Annotated[str, OUTPUT("Maximum size of a file, such as 200MB.")] = "5GB",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of CPU threads. [default: torch's]")
     ] = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Initialise a model as eager PyTorch would, to safetensors files.
 

@@ -36,209 +36,142 @@ Target = Annotated[
 ]
 Config = Annotated[
     list[str] | None,
-    typer.Option(
+    MODEL(
+        "Change a config entry, or pass an argument to the callable; repeatable. VALUE is "
+        "JSON or a Python literal; dots address nested entries: text_config.hidden_size=64.",
         "--config",
         "-c",
         metavar="KEY=VALUE",
-        help="Change a config entry, or pass an argument to the callable; repeatable. VALUE is "
-        "JSON or a Python literal; dots address nested entries: text_config.hidden_size=64.",
-        rich_help_panel=MODEL,
     ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(
-        help="Floating-point dtype of the model, such as bf16 or fp16. [default: the model's]",
-        rich_help_panel=MODEL,
-    ),
+    MODEL("Floating-point dtype of the model, such as bf16 or fp16. [default: the model's]"),
 ]
 Batch = Annotated[
     int | None,
-    typer.Option(
+    INPUT(
+        "Batch size on one GPU, of each micro-batch; runs the model. [default: 1, if it is run]",
         min=1,
-        help="Batch size on one GPU, of each micro-batch; runs the model. [default: 1, if it is "
-        "run]",
-        rich_help_panel=INPUT,
     ),
 ]
-Seq = Annotated[
-    int | None,
-    typer.Option(min=1, help="Sequence length in tokens; runs the model.", rich_help_panel=INPUT),
-]
+Seq = Annotated[int | None, INPUT("Sequence length in tokens; runs the model.", min=1)]
 Lengths = Annotated[
     str | None,
-    typer.Option(
-        metavar="N[,N...]",
-        help="Steps with inputs of these lengths, in order, as padding per batch gives them: "
+    INPUT(
+        "Steps with inputs of these lengths, in order, as padding per batch gives them: "
         "memory is reserved for all.",
-        rich_help_panel=INPUT,
+        metavar="N[,N...]",
     ),
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="[NAME=]DTYPE[SIZES]",
-        help="An argument of forward, for a module of your own; repeatable; runs the model: 8,64 "
+    INPUT(
+        "An argument of forward, for a module of your own; repeatable; runs the model: 8,64 "
         "(in the dtype of the parameters), int64[8,64], ids=int64[8,64], or lengths=int64[8]=64, "
         "with a value. Other values are unknown.",
-        rich_help_panel=INPUT,
+        "--input",
+        metavar="[NAME=]DTYPE[SIZES]",
     ),
 ]
-Train = Annotated[
-    bool,
-    typer.Option(
-        "--train", help="Run a training step rather than inference.", rich_help_panel=TRAINING
-    ),
-]
+Train = Annotated[bool, TRAINING("Run a training step rather than inference.", "--train")]
 OptimizerName = Annotated[
     str | None,
-    typer.Option(
-        help="Optimizer of the training step, a name from torch.optim, or none. [default: adamw]",
+    TRAINING(
+        "Optimizer of the training step, a name from torch.optim, or none. [default: adamw]",
         show_default=False,
-        rich_help_panel=TRAINING,
     ),
 ]
 Accumulate = Annotated[
     int,
-    typer.Option(
-        min=1,
-        help="Micro-batches (gradient accumulation steps) of a training step, each of --batch.",
-        rich_help_panel=TRAINING,
+    TRAINING(
+        "Micro-batches (gradient accumulation steps) of a training step, each of --batch.", min=1
     ),
 ]
 KeepGradients = Annotated[
-    bool,
-    typer.Option(
-        "--keep-gradients",
-        help="Zero the gradients between steps instead of freeing them.",
-        rich_help_panel=TRAINING,
-    ),
+    bool, TRAINING("Zero the gradients between steps instead of freeing them.", "--keep-gradients")
 ]
 Autocast = Annotated[
-    str | None,
-    typer.Option(
-        help="Run under torch.autocast with this dtype, such as bf16.", rich_help_panel=TRAINING
-    ),
+    str | None, TRAINING("Run under torch.autocast with this dtype, such as bf16.")
 ]
 Decode = Annotated[
     str | None,
-    typer.Option(
-        metavar="PROMPT,NEW",
-        help="Generate NEW tokens after a prompt of PROMPT tokens.",
-        rich_help_panel=SERVING,
-    ),
+    SERVING("Generate NEW tokens after a prompt of PROMPT tokens.", metavar="PROMPT,NEW"),
 ]
 ServeText = Annotated[
     str | None,
-    typer.Option(
+    SERVING(
+        "Serve sequences of CONTEXT tokens: users=16, cache=paged, dynamic, static or "
+        "quantized, cache_dtype=fp8, block_size=16, prompt=4096, prefill=2048, backend=hqq.",
         "--serve",
         metavar="CONTEXT[,KEY=VALUE...]",
-        help="Serve sequences of CONTEXT tokens: users=16, cache=paged, dynamic, static or "
-        "quantized, cache_dtype=fp8, block_size=16, prompt=4096, prefill=2048, backend=hqq.",
-        rich_help_panel=SERVING,
     ),
 ]
 Gpu = Annotated[
     list[str] | None,
-    typer.Option(
+    GPU(
+        "GPUs to check, such as h100 or a100-80gb,rtx4090; repeatable.",
         metavar="NAME[,NAME...]",
-        help="GPUs to check, such as h100 or a100-80gb,rtx4090; repeatable.",
         autocompletion=complete_gpu,
-        rich_help_panel=GPU,
     ),
 ]
 WeightsName = Annotated[
     str | None,
-    typer.Option(
-        "--weights",
-        metavar="SCHEME",
-        help="Quantize the weights to 4 or 8 bits: nf4 or bnb-int8 (bitsandbytes), int4, int8 or "
+    MODEL(
+        "Quantize the weights to 4 or 8 bits: nf4 or bnb-int8 (bitsandbytes), int4, int8 or "
         "fp8 (torchao); a step runs the library's layers. Without a step, and for gptq and awq, "
         "the size of the weights is shown.",
-        rich_help_panel=MODEL,
+        "--weights",
+        metavar="SCHEME",
     ),
 ]
 Lora = Annotated[
     int | None,
-    typer.Option(
+    TRAINING(
+        "Train LoRA adapters of this rank (PEFT) in place of the weights; with --weights nf4, "
+        "QLoRA.",
         "--lora",
         min=1,
         metavar="RANK",
-        help="Train LoRA adapters of this rank (PEFT) in place of the weights; with --weights nf4, "
-        "QLoRA.",
-        rich_help_panel=TRAINING,
     ),
 ]
 LoraTarget = Annotated[
     list[str] | None,
-    typer.Option(
+    TRAINING(
+        "Layers with adapters, such as q_proj,v_proj. [default: all linear layers]",
         metavar="LAYER[,LAYER...]",
-        help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers]",
-        rich_help_panel=TRAINING,
     ),
 ]
 Profiles = Annotated[
-    Path | None,
-    typer.Option(
-        "--profiles",
-        metavar="FILE",
-        help="TOML file with GPU profiles of your own.",
-        rich_help_panel=GPU,
-    ),
+    Path | None, GPU("TOML file with GPU profiles of your own.", "--profiles", metavar="FILE")
 ]
 AnswerName = Annotated[
-    str | None,
-    typer.Option(
-        "--answer",
-        help="What to assume where the model reads unknown values: typical.",
-        rich_help_panel=INPUT,
-    ),
+    str | None, INPUT("What to assume where the model reads unknown values: typical.", "--answer")
 ]
 Units = Annotated[
     str | None,
-    typer.Option(
-        help="Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]",
-        rich_help_panel=OUTPUT,
-    ),
+    OUTPUT("Units of bytes: GB, GiB or both. [default: GB; both where sizes are compared]"),
 ]
-Macs = Annotated[
-    bool,
-    typer.Option(
-        "--macs", help="Show multiply-accumulates (MACs) instead of FLOPs.", rich_help_panel=OUTPUT
-    ),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write an HTML report.", rich_help_panel=OUTPUT),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)
-]
+Macs = Annotated[bool, OUTPUT("Show multiply-accumulates (MACs) instead of FLOPs.", "--macs")]
+Html = Annotated[Path | None, OUTPUT("Also write an HTML report.", metavar="FILE")]
+AsJson = Annotated[bool, OUTPUT("Print the result as JSON.", "--json")]
 ShowTraceback = Annotated[
-    bool,
-    typer.Option(
-        "--traceback",
-        help="Print the traceback on failure; show warnings and logs.",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, OUTPUT("Print the traceback on failure; show warnings and logs.", "--traceback")
 ]
 Allocator = Annotated[
     str | None,
-    typer.Option(
-        metavar="OPTIONS",
-        help="Options of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF: "
+    GPU(
+        "Options of CUDA's caching allocator, as in PYTORCH_CUDA_ALLOC_CONF: "
         "expandable_segments:True.",
-        rich_help_panel=GPU,
+        metavar="OPTIONS",
     ),
 ]
 SnapshotFile = Annotated[
     Path | None,
-    typer.Option(
+    OUTPUT(
+        "Also write a memory snapshot of the step, for pytorch.org/memory_viz.",
         "--snapshot",
         metavar="FILE",
-        help="Also write a memory snapshot of the step, for pytorch.org/memory_viz.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 ShowsProgress = Annotated[

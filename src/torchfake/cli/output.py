@@ -99,6 +99,17 @@ def _print(found: Any, as_json: bool, depth: int | None) -> None:
         console.print(line, soft_wrap=True)
 
 
+def write_report(found: Any, path: Path | None, units: str | None, macs: bool = False) -> None:
+    """Write a record to an HTML page, if a path is given."""
+    if path is None:
+        return
+    from torchfake.inspect.figures.report import report
+    from torchfake.inspect.records.units import shown_as_macs, shown_in
+
+    with shown_in(units), shown_as_macs(macs):
+        report(found, path)
+
+
 def write_snapshot(estimate: Any, path: Path | None) -> None:
     """Write a memory snapshot of an estimate on a GPU, if a path is given."""
     if path is None:

@@ -12,168 +12,114 @@ from typing import Annotated, Any
 import typer
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
+from torchfake.cli import options
 from torchfake.cli.help import GPU, INPUT, LAYOUT, OUTPUT, TRAINING
-from torchfake.cli.options import (
-    Allocator,
-    AnswerName,
-    AsJson,
-    Config,
-    Html,
-    Inputs,
-    Lora,
-    LoraTarget,
-    Profiles,
-    Seq,
-    ServeText,
-    ShowTraceback,
-    Target,
-    Units,
-    WeightsName,
-    complete_gpu,
-    parse_gpus,
-    parse_names,
-)
-from torchfake.cli.output import errors_on_one_line, import_answers, print_record
+from torchfake.cli.output import errors_on_one_line, import_answers, print_record, write_report
 from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
 
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Number of GPUs. [default: the size of the mesh]", rich_help_panel=GPU
-    ),
-]
+Gpus = Annotated[int | None, GPU("Number of GPUs. [default: the size of the mesh]", min=1)]
 EachGpu = Annotated[
     str | None,
-    typer.Option(
-        help=f"Type of the GPUs. [default: {DEFAULT_PROFILE}]",
-        autocompletion=complete_gpu,
-        rich_help_panel=GPU,
-    ),
+    GPU(f"Type of the GPUs. [default: {DEFAULT_PROFILE}]", autocompletion=options.complete_gpu),
 ]
 Mesh = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME=SIZE,...",
-        help="Mesh axes, outermost first: dp shards parameters (FSDP2), replicate keeps copies "
+    LAYOUT(
+        "Mesh axes, outermost first: dp shards parameters (FSDP2), replicate keeps copies "
         "(DDP; HSDP with dp), tp splits tensors (tensor parallelism), cp sequences (context), ep "
         "experts, pp layers (pipeline). Remaining GPUs go to dp. [default: dp for all]",
-        rich_help_panel=LAYOUT,
+        metavar="NAME=SIZE,...",
     ),
 ]
 GlobalBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Global batch size of a step. [default: micro-batches of 1]",
-        rich_help_panel=INPUT,
-    ),
+    int | None, INPUT("Global batch size of a step. [default: micro-batches of 1]", min=1)
 ]
 MicroBatch = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Batch size of one forward pass on each data-parallel rank. [default: all]",
-        rich_help_panel=INPUT,
-    ),
+    INPUT("Batch size of one forward pass on each data-parallel rank. [default: all]", min=1),
 ]
 Accumulate = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Micro-batches (gradient accumulation steps) in a step. [default: 1]",
-        rich_help_panel=INPUT,
-    ),
+    int | None, INPUT("Micro-batches (gradient accumulation steps) in a step. [default: 1]", min=1)
 ]
 Checkpoint = Annotated[
     str,
-    typer.Option(
-        help="Activation checkpointing of the blocks: none, selective or full; the number of "
-        "blocks (12); or which ones (full:0-11,selective:12-15).",
-        rich_help_panel=TRAINING,
+    TRAINING(
+        "Activation checkpointing of the blocks: none, selective or full; the number of "
+        "blocks (12); or which ones (full:0-11,selective:12-15)."
     ),
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(
-        help="mixed (float32 parameters, bfloat16 computation), bf16 or fp32. [default: mixed; "
+    TRAINING(
+        "mixed (float32 parameters, bfloat16 computation), bf16 or fp32. [default: mixed; "
         "bf16 with --weights]",
         show_default=False,
-        rich_help_panel=TRAINING,
     ),
 ]
 OptimizerName = Annotated[
-    str,
-    typer.Option(
-        "--optimizer", help="Optimizer, a name from torch.optim, or none.", rich_help_panel=TRAINING
-    ),
+    str, TRAINING("Optimizer, a name from torch.optim, or none.", "--optimizer")
 ]
 Zero = Annotated[
     int | None,
-    typer.Option(
-        help="ZeRO stage: 3, or 2, which keeps gathered parameters until backward; with ddp: 0, or "
+    LAYOUT(
+        "ZeRO stage: 3, or 2, which keeps gathered parameters until backward; with ddp: 0, or "
         "1, which splits the optimizer state. [default: 3; with ddp 0]",
         show_default=False,
-        rich_help_panel=LAYOUT,
     ),
 ]
-Engine = Annotated[
-    str,
-    typer.Option(help="Data-parallel engine: fsdp2, fsdp1 or ddp.", rich_help_panel=LAYOUT),
-]
-Offload = Annotated[
-    bool, typer.Option("--offload", help="Keep the shards in CPU memory.", rich_help_panel=LAYOUT)
-]
+Engine = Annotated[str, LAYOUT("Data-parallel engine: fsdp2, fsdp1 or ddp.")]
+Offload = Annotated[bool, LAYOUT("Keep the shards in CPU memory.", "--offload")]
 SequenceParallel = Annotated[
     bool,
-    typer.Option(
-        "--sequence-parallel",
-        help="Also split the sequence along tp, where tensors are not split.",
-        rich_help_panel=LAYOUT,
-    ),
+    LAYOUT("Also split the sequence along tp, where tensors are not split.", "--sequence-parallel"),
 ]
 InputsFunction = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE:FUNCTION",
-        help="Function of batch and, if given, seq that returns the arguments of forward; its code "
+    INPUT(
+        "Function of batch and, if given, seq that returns the arguments of forward; its code "
         "runs. Not needed for transformers models.",
-        rich_help_panel=INPUT,
+        metavar="FILE:FUNCTION",
     ),
 ]
-ShowsCode = Annotated[
-    bool,
-    typer.Option("--code", help="Print the PyTorch code of the layout.", rich_help_panel=OUTPUT),
-]
+ShowsCode = Annotated[bool, OUTPUT("Print the PyTorch code of the layout.", "--code")]
 
 
 ScheduleName = Annotated[
     str | None,
-    typer.Option(
-        "--schedule",
-        help="Pipeline schedule (pp in the mesh): 1f1b, gpipe, interleaved, breadth-first, "
+    LAYOUT(
+        "Pipeline schedule (pp in the mesh): 1f1b, gpipe, interleaved, breadth-first, "
         "zero-bubble, zbv, dualpipev. [default: 1f1b]",
+        "--schedule",
         show_default=False,
-        rich_help_panel=LAYOUT,
     ),
 ]
 Searches = Annotated[
     bool,
-    typer.Option(
-        "--search",
-        help="Try meshes, checkpointing and micro-batches for --gpus and --batch: the fastest "
+    LAYOUT(
+        "Try meshes, checkpointing and micro-batches for --gpus and --batch: the fastest "
         "layout that fits, and the fewest GPUs on which one does.",
-        rich_help_panel=LAYOUT,
+        "--search",
     ),
 ]
 
 
+_OF_ANY_LAYOUT = (
+    "gpus", "seq", "batch", "precision", "optimizer", "zero", "engine", "answer", "allocator",
+    "weights", "lora",
+)  # fmt: skip
+_OF_ONE_LAYOUT = (
+    "mesh", "micro_batch", "accumulate", "offload", "sequence_parallel", "schedule", "checkpoint",
+)  # fmt: skip
+"""Arguments of Python functions that are options of the same name: a search finds the latter."""
+
+
 def plan_command(
-    target: Target,
+    target: options.Target,
     gpus: Gpus = None,
     gpu: EachGpu = None,
     mesh: Mesh = None,
-    seq: Seq = None,
+    seq: options.Seq = None,
     batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
     accumulate: Accumulate = None,
@@ -185,22 +131,22 @@ def plan_command(
     offload: Offload = False,
     sequence_parallel: SequenceParallel = False,
     schedule: ScheduleName = None,
-    config: Config = None,
-    written: Inputs = None,
+    config: options.Config = None,
+    written: options.Inputs = None,
     inputs: InputsFunction = None,
-    profiles_file: Profiles = None,
-    answer: AnswerName = None,
-    allocator: Allocator = None,
-    weights: WeightsName = None,
-    lora: Lora = None,
-    lora_target: LoraTarget = None,
+    profiles_file: options.Profiles = None,
+    answer: options.AnswerName = None,
+    allocator: options.Allocator = None,
+    weights: options.WeightsName = None,
+    lora: options.Lora = None,
+    lora_target: options.LoraTarget = None,
     code: ShowsCode = False,
-    serves: ServeText = None,
+    serves: options.ServeText = None,
     search: Searches = False,
-    html: Html = None,
-    units: Units = None,
-    as_json: AsJson = False,
-    show_traceback: ShowTraceback = False,
+    html: options.Html = None,
+    units: options.Units = None,
+    as_json: options.AsJson = False,
+    show_traceback: options.ShowTraceback = False,
 ) -> None:
     """Check whether a model trains on a number of GPUs.
 
@@ -209,60 +155,27 @@ def plan_command(
     that ships with transformers models. Of ranks that do the same, one is run on fakes. The exit
     status is 1 if the model does not fit.
     """
+    arguments = locals()
     import_answers([gpu] if gpu and not profiles_file else None)
-    from torchfake.inspect.figures.report import report
-    from torchfake.inspect.records.units import shown_in
-
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         from torchfake.distributed import plan_target, search_layouts  # import torch.distributed
 
         given: dict[str, Any] = {
-            "gpus": gpus,
+            **{name: arguments[name] for name in _OF_ANY_LAYOUT},
             "gpu": _gpu(gpu, profiles_file),
-            "seq": seq,
-            "batch": batch,
-            "precision": precision,
-            "optimizer": optimizer,
-            "zero": zero,
-            "engine": engine,
             "overrides": config or (),
             "inputs": _inputs(written, inputs),
-            "answer": answer,
-            "allocator": allocator,
-            "weights": weights,
-            "lora": lora,
-            "lora_target": parse_names("--lora-target", lora_target),
+            "lora_target": options.parse_names("--lora-target", lora_target),
         }
-        layout: dict[str, Any] = {
-            "mesh": mesh,
-            "micro_batch": micro_batch,
-            "accumulate": accumulate,
-            "checkpoint": checkpoint,
-            "offload": offload,
-            "sequence_parallel": sequence_parallel,
-            "schedule": schedule,
-            "shows_code": code,
-        }
+        layout = {name: arguments[name] for name in _OF_ONE_LAYOUT}
         if serves is not None:
             found: Any = _served(target, serves, given, mesh)
         elif search:
-            chosen = {
-                "--mesh": mesh,
-                "--micro-batch": micro_batch,
-                "--accumulate": accumulate,
-                "--offload": offload,
-                "--sequence-parallel": sequence_parallel,
-                "--schedule": schedule,
-                "--checkpoint": checkpoint != "none",
-                "--html": html,
-            }
-            _check_search(gpus, batch, chosen)
+            _check_search(gpus, batch, layout | {"checkpoint": checkpoint != "none", "html": html})
             found = search_layouts(target, **given, shows_code=code)
         else:
-            found = plan_target(target, **given, **layout)
-        if html is not None:
-            with shown_in(units):
-                report(found, html)
+            found = plan_target(target, **given, **layout, shows_code=code)
+        write_report(found, html, units)
     with errors_on_one_line(show_traceback):
         print_record(found, as_json, units=units)
     if not found.fits:
@@ -277,26 +190,17 @@ def _served(target: str, text: str, given: dict[str, Any], mesh: str | None) -> 
     asked = parse_serve(text)
     if asked.cache != PAGED:
         raise InputsError(f"a server has a paged cache, not {asked.cache_name}: leave out cache=")
-    options: dict[str, Any] = {
-        name: given[name] for name in ("gpus", "gpu", "weights", "overrides")
-    }
-    options |= {} if asked.prefill is None else {"pass_tokens": asked.prefill}
-    return serve(
-        target,
-        users=asked.users,
-        context=asked.context,
-        prompt=asked.prompt,
-        cache_dtype=asked.cache_dtype,
-        block_size=asked.block_size,
-        mesh=mesh,
-        **options,
-    )
+    taken = {name: given[name] for name in ("gpus", "gpu", "weights", "overrides")}
+    names = ("users", "context", "prompt", "cache_dtype", "block_size")
+    taken |= {name: getattr(asked, name) for name in names}
+    taken |= {} if asked.prefill is None else {"pass_tokens": asked.prefill}
+    return serve(target, mesh=mesh, **taken)
 
 
 def _check_search(gpus: int | None, batch: int | None, chosen: dict[str, Any]) -> None:
     if gpus is None or batch is None:
         raise InputsError("--search needs --gpus and --batch, for which it tries layouts")
-    named = [name for name, value in chosen.items() if value]
+    named = [f"--{name.replace('_', '-')}" for name, value in chosen.items() if value]
     if named:
         raise InputsError(f"--search chooses the layout: leave out {', '.join(named)}")
 
@@ -308,7 +212,7 @@ def _inputs(written: list[str] | None, function: str | None) -> str | list[str] 
 
 
 def _gpu(name: str | None, file: Path | None) -> str | CudaProfile:
-    given = parse_gpus(None if name is None else [name], file)
+    given = options.parse_gpus(None if name is None else [name], file)
     if given and len(given) > 1:
         raise InputsError(f"the GPUs of a plan are of one kind: --gpu names {len(given)}")
     return given[0] if given else DEFAULT_PROFILE

@@ -23,7 +23,7 @@ from torchfake.inspect.arithmetic.uncounted import (
     uncounted_to_dict,
     untimed_to_dict,
 )
-from torchfake.inspect.memory.estimate_record import Peak
+from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.records.record import Record, data_frame
@@ -52,6 +52,11 @@ class Plan(Record):
     def highest(self) -> RankPlan:
         """The memory and communication of the ranks with the highest peak."""
         return max(self.by_ranks, key=lambda plan: plan.peak_bytes)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The step of the ranks with the highest peak."""
+        return self.highest.estimate
 
     @property
     def peak(self) -> Peak:

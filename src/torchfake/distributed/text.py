@@ -6,19 +6,18 @@ equal share a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.ranks.rank_plan import RankPlan
-from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.distributed.step_time import StepTime
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.show.rows import Block, Column, Line, Row, as_lines
+from torchfake.inspect.show.rows import Block, Column, Line, Row, table, under
+from torchfake.inspect.show.step_lines import elsewhere_lines, phase_text, step_block
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
 from torchfake.inspect.timing.hardware import why_untimed
 
@@ -33,22 +32,39 @@ _CATEGORIES = {
 """The categories that have a column, each with the header of its column."""
 
 _NEED = {"activations": 3, "parameters": 4, "gradients": 5, "optimizer": 6, "unsharded": 7}
+
+
+def _held(name: str) -> Callable[[RankPlan], int | None]:
+    return lambda found: found.peak.by_category.get(name) or None
+
+
+def _others(found: RankPlan) -> int | None:
+    return found.peak_bytes - sum(found.peak.by_category.get(n, 0) for n in _CATEGORIES) or None
+
+
+def _bubble(found: RankPlan) -> str:
+    """The time that a pipeline stage waits for others, as text."""
+    if found.bubble_seconds is None or found.bubble_share is None:
+        return ""
+    return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
+
+
 _RANKS_COLUMNS = (
-    Column("ranks"),
-    *(Column(name, bytes_text, need=_NEED.get(name, 8)) for name in _CATEGORIES.values()),
-    Column("others", bytes_text, need=9),
-    Column("peak", bytes_text),
-    Column("sent", bytes_text, need=1),
-    Column("bubble", str, need=2),
+    Column("ranks", lambda found: ""),  # of all that look alike
+    *(Column(s, _held(n), bytes_text, need=_NEED.get(s, 8)) for n, s in _CATEGORIES.items()),
+    Column("others", _others, bytes_text, need=9),
+    Column("peak", "peak_bytes", bytes_text),
+    Column("sent", lambda found: found.sent_bytes if found.traffic else None, bytes_text, need=1),
+    Column("bubble", _bubble, str, need=2),
 )
 _TRAFFIC_COLUMNS = (
-    Column("phase"),
-    Column("collective"),
-    Column("axis", need=1),
-    Column("group size", str, need=4),
-    Column("calls", "{:,}".format, need=3),
-    Column("payload", bytes_text, need=2),
-    Column("sent", bytes_text),
+    Column("phase", "phase"),
+    Column("collective", "collective"),
+    Column("axis", "axis", need=1),
+    Column("group size", "group_size", str, need=4),
+    Column("calls", "num_calls", "{:,}".format, need=3),
+    Column("payload", "num_bytes", bytes_text, need=2),
+    Column("sent", "sent_bytes", bytes_text),
 )
 
 _MAX_ROWS = 12
@@ -57,20 +73,13 @@ _MAX_ROWS = 12
 
 @shown.register
 def _(found: Plan, *, depth: int | None = None) -> list[Block]:
-    return [plan_block(found, verdict_on_plan(found) + plan_lines(found)), *plan_tables(found)]
+    return plan_blocks(found, [*verdict_on_plan(found), *plan_lines(found)])
 
 
-def plan_block(found: Plan, lines: Iterable[Line]) -> Block:
-    """The lines about a plan, with a bar for each category of memory at the highest peak."""
-    peak = found.highest.peak
-    held = {name: n / max(peak.num_bytes, 1) for name, n in peak.by_category.items()}
-    return as_lines(lines, held)
-
-
-def plan_tables(found: Plan) -> list[Block]:
-    """The tables of the memory and of the traffic of each rank."""
-    traffic = [Row(row.phase, _traffic_values(row)) for row in found.traffic]
-    return [_ranks(found), *[Block(traffic, _TRAFFIC_COLUMNS)] * bool(traffic)]
+def plan_blocks(found: Plan, lines: Iterable[Line]) -> list[Block]:
+    """The lines about a plan, the tables of the memory and of the traffic of each rank."""
+    traffic = [table(found.traffic, _TRAFFIC_COLUMNS)] if found.traffic else []
+    return [step_block(found.peak, lines), _ranks(found), *traffic]
 
 
 _MENTIONED_SHARE = 0.01
@@ -89,8 +98,7 @@ def verdict_on_plan(
     """
     if plan.fit is None:
         return []
-    estimate = plan.highest.estimate
-    held = estimate.counted.dtype
+    estimate, held = plan.estimate, plan.estimate.counted.dtype
     precision = precision or (None if held is None else f"{held} parameters")
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
@@ -98,30 +106,23 @@ def verdict_on_plan(
     return [("fits", verdict_text(plan.fit, counted))]
 
 
-def plan_lines(plan: Plan) -> list[Line]:
+def plan_lines(plan: Plan) -> Iterator[Line]:
     """The lines above the tables and after the verdict, as names and values."""
-    layout, peak = plan.layout, plan.highest.peak
-    does = plan.highest.estimate.counted.does
-    size_text = bytes_text if plan.gpu is None else compared_bytes
-    where = plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
-    lines = [
-        ("plan", f"{plan.class_name}, {does} on {layout.num_ranks} ranks: {layout.text}"),
-        ("device", where),
-        ("highest peak", f"{size_text(peak.num_bytes)} on {_ranks_at_peak(plan)}"),
-        ("  when", _moment(plan)),
-        *_categories(plan.highest),
-    ]
+    layout, peak, estimate = plan.layout, plan.peak, plan.estimate
+    does = f"{estimate.counted.does} on {layout.num_ranks} ranks: {layout.text}"
+    yield "plan", f"{plan.class_name}, {does}"
+    yield "device", plan.device if plan.gpu is None else f"{plan.device}, {plan.gpu.name}"
+    size = (bytes_text if plan.gpu is None else compared_bytes)(peak.num_bytes)
+    ranks = plan.highest.ranks
+    others = f", and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    yield "highest peak", f"{size} on rank {ranks[0]} ({layout.text_of(ranks[0])}){others}"
+    yield "  when", ", ".join(filter(None, (phase_text(peak.phase), peak.module, peak.op)))
+    yield from _categories(plan.highest)
     if plan.peak_reserved_bytes is not None:
-        lines.append(("reserved", compared_bytes(plan.peak_reserved_bytes)))
-    lines += _time(plan)
-    elsewhere = plan.highest.estimate.elsewhere
-    lines += [
-        ("CPU memory" if name == "cpu" else f"on {name}", bytes_text(n))
-        for name, n in elsewhere.items()
-        if n
-    ]
-    left_out = plan.highest.estimate.left_out
-    return lines + [("" if i else "left out", line) for i, line in enumerate(left_out)]
+        yield "reserved", compared_bytes(plan.peak_reserved_bytes)
+    yield from _time(plan)
+    yield from elsewhere_lines(estimate)
+    yield from under("left out", estimate.left_out)
 
 
 def _categories(found: RankPlan) -> Iterator[Line]:
@@ -134,14 +135,14 @@ def _categories(found: RankPlan) -> Iterator[Line]:
             yield f"  {name}", ", at another moment ".join(dict.fromkeys(texts))
 
 
-def _time(plan: Plan) -> list[Line]:
+def _time(plan: Plan) -> Iterator[Line]:
     if plan.time is None:
-        return untimed_gpu_lines(plan.gpu)
-    lines = [("step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound))]
+        yield from untimed_gpu_lines(plan.gpu)
+        return
+    yield "step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound)
     if plan.mfu is not None:
-        flops = f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
-        lines.append(("  model FLOPs", flops))
-    return lines + uncounted_lines(plan.uncounted) + untimed_lines(plan.untimed)
+        yield "  model FLOPs", f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
+    yield from (*uncounted_lines(plan.uncounted), *untimed_lines(plan.untimed))
 
 
 def untimed_gpu_lines(gpu: CudaProfile | None) -> list[Line]:
@@ -163,49 +164,17 @@ def step_text(time: StepTime, *, is_lower_bound: bool = False) -> str:
     return "at least " * is_lower_bound + seconds_text(time.seconds) + including
 
 
-def _ranks_at_peak(plan: Plan) -> str:
-    ranks = plan.highest.ranks
-    others = f", and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-    return f"rank {ranks[0]} ({plan.layout.text_of(ranks[0])}){others}"
-
-
-def _moment(plan: Plan) -> str:
-    peak = plan.highest.peak
-    doing = {"optimizer": "in the optimizer's step", "start": "before it begins"}
-    text = doing.get(peak.phase, f"in the {peak.phase} pass")
-    return text + "".join(f", {word}" for word in (peak.module, peak.op) if word)
-
-
 def _ranks(plan: Plan) -> Block:
-    alike: dict[tuple[str, ...], list[RankPlan]] = {}  # they differ by less than is shown
-    for found in sorted(plan.by_ranks, key=lambda found: -found.peak_bytes):
-        texts = zip(_RANKS_COLUMNS[1:], _rank_values(found), strict=True)
-        alike.setdefault(tuple(column.text_of(value) for column, value in texts), []).append(found)
-    rows = [_rank_row(several, plan.layout) for several in alike.values()]
+    found = sorted(plan.by_ranks, key=lambda found: -found.peak_bytes)
+    alike: dict[tuple[str, ...], tuple[Row, list[int]]] = {}  # they differ by less than is shown
+    for each, row in zip(found, table(found, _RANKS_COLUMNS).rows, strict=True):
+        pairs = zip(_RANKS_COLUMNS[1:], row.values, strict=True)
+        texts = tuple(column.text_of(value) for column, value in pairs)
+        alike.setdefault(texts, (row, []))[1].extend(each.ranks)
+    rows = [row._replace(name=_which(sorted(ranks), plan.layout)) for row, ranks in alike.values()]
     left = len(rows) - _MAX_ROWS
     note = f"and {left} more kinds of rank, with lower peaks" if left > 0 else ""
     return Block(rows[:_MAX_ROWS], _RANKS_COLUMNS, note=note)
-
-
-def _rank_row(several: Sequence[RankPlan], layout: Layout) -> Row:
-    ranks = sorted(rank for found in several for rank in found.ranks)
-    return Row(_which(ranks, layout), _rank_values(several[0]))
-
-
-def _bubble(found: RankPlan) -> str:
-    """The time that a pipeline stage waits for others, as text."""
-    if found.bubble_seconds is None or found.bubble_share is None:
-        return ""
-    return f"{seconds_text(found.bubble_seconds)}, {100 * found.bubble_share:.0f} %"
-
-
-def _rank_values(found: RankPlan) -> tuple[Any, ...]:
-    """The row of some ranks, in the columns of _RANKS_COLUMNS after the first."""
-    held = found.peak.by_category
-    sizes = [held.get(name, 0) for name in _CATEGORIES]
-    sizes.append(found.peak_bytes - sum(sizes))
-    sent = found.sent_bytes if found.traffic else None
-    return *(size or None for size in sizes), found.peak_bytes, sent, _bubble(found)
 
 
 def _which(ranks: Sequence[int], layout: Layout) -> str:
@@ -236,9 +205,3 @@ def _ranks_text(ranks: Sequence[int]) -> str:
             ranges.append([rank, rank])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return ", ".join(texts if len(texts) <= 4 else [*texts[:3], f"... ({len(ranks)} ranks)"])
-
-
-def _traffic_values(row: Traffic) -> tuple[Any, ...]:
-    """A row of traffic, in the columns of _TRAFFIC_COLUMNS after the first."""
-    sent = row.num_bytes, row.sent_bytes
-    return row.collective, row.axis, row.group_size, row.num_calls, *sent

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from expecttest import assert_expected_inline as expect
 
 from torchfake.inspect.records.units import bytes_text, compared_bytes
 from torchfake.inspect.show.layout import laid_out
-from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines
+from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines, table, under
 
 SIZES = Block(
     [
@@ -16,8 +18,8 @@ SIZES = Block(
     ],
     (
         Column("GPU"),
-        Column("memory", compared_bytes, bytes_text, need=2),
-        Column("runs", str, need=3),
+        Column("memory", "", compared_bytes, bytes_text, need=2),
+        Column("runs", unit=str, need=3),
         Column("fits", emphasis=VERDICT),
         Column("serves", need=1, under="serves "),
     ),
@@ -29,7 +31,7 @@ TREE = Block(
         Row("(in) Linear", ("4", ("weight [4, 4]", "bias [4]")), 2),
         Row("(b) Linear", ("4", ("weight [4, 4]",)), 1),
     ],
-    (Column("module"), Column("size", str), Column("tensors", need=1, under="")),
+    (Column("module"), Column("size", unit=str), Column("tensors", need=1, under="")),
 )
 
 
@@ -111,7 +113,7 @@ Net                 8  weight [4, 4], bias [4]
 
 
 def test_a_name_that_is_too_long_has_a_line_of_its_own() -> None:
-    block = Block([Row("a" * 30, (1,)), Row("b", (2,))], (Column("name"), Column("size", str)))
+    block = Block([Row("a" * 30, (1,)), Row("b", (2,))], (Column("name"), Column("size", unit=str)))
     expect(
         drawn(block, width=20),
         """\
@@ -120,6 +122,28 @@ aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
          1
 b        2""",
     )
+
+
+def test_a_table_shows_attributes_and_functions_of_items() -> None:
+    items = [SimpleNamespace(name="a", size=SimpleNamespace(num_bytes=2000), level=0)]
+    items.append(SimpleNamespace(name="b", size=SimpleNamespace(num_bytes=1000), level=1))
+    columns = (
+        Column("name", lambda item: item.name.upper()),
+        Column("bytes", "size.num_bytes", bytes_text),
+    )
+    expect(
+        drawn(table(items, columns, note="of both")),
+        """\
+name    bytes
+A     2.00 kB
+  B   1.00 kB
+of both""",
+    )
+
+
+def test_only_the_first_of_several_lines_has_their_name() -> None:
+    assert under("left out", ["a", 2]) == [("left out", "a"), ("", "2")]
+    assert under("left out", []) == []
 
 
 def test_a_text_is_wrapped_under_itself() -> None:

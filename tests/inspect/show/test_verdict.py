@@ -15,7 +15,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect import set_units
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import bytes_text, compared_bytes, display
-from torchfake.inspect.show.serving_text import served_text
+from torchfake.inspect.show.verdict import largest_text
 
 
 def first_line(found: Any) -> str:
@@ -107,10 +107,10 @@ def test_units_are_set() -> None:
 def test_serving_says_none_where_no_user_fits() -> None:
     serve = Serve(4096, 4)
     fit_of = partial(Fit, "t4-16gb", 1, 1, 1, "users", None, None, "memory", 1, serve=serve)
-    assert served_text(fit_of(users=0, context=0)) == "none"
-    assert served_text(fit_of(users=0, context=512)) == "4 users x 512"
-    assert served_text(fit_of(users=3, context=512)) == "3 users x 4,096, 4 users x 512"
-    assert served_text(fit_of()) == ""
+    assert largest_text(fit_of(users=0, context=0)) == "none"
+    assert largest_text(fit_of(users=0, context=512)) == "4 users x 512"
+    assert largest_text(fit_of(users=3, context=512)) == "3 users x 4,096, 4 users x 512"
+    assert largest_text(fit_of()) == ""
 
 
 def test_a_gpu_without_figures_has_no_time() -> None:

@@ -44,7 +44,7 @@ class PlanPeaks(Peaks):
                 'it without device="cpu", for a gpu= such as "h100-80gb"'
             )
         reserved_bytes = plan.reserved_bytes if reserved_bytes is None else reserved_bytes
-        super().__init__(plan.highest.estimate, vary, reserved_bytes, gpus)
+        super().__init__(plan.estimate, vary, reserved_bytes, gpus)
         self._job, self._plan = replace(plan.job, is_timed=False), plan
         layout = plan.layout
         self.mesh = None if layout.num_ranks == 1 else f"{layout.num_ranks} ranks: {layout.text}"

@@ -5,6 +5,9 @@ Input: a Search. Output: blocks of rows. Invariant: its first line is the answer
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from torchfake.distributed.search import trials
 from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
@@ -14,53 +17,71 @@ from torchfake.distributed.text import untimed_gpu_lines
 from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
-from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
 
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
+_BELOW = (
+    "layouts on all GPUs that no other beats in both memory and time (Pareto); "
+    f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %; "
+    "perhaps: so near that only torchfake plan of the layout can tell"
+)
+
+
+def _options(zero: int | None, is_sequence_parallel: bool) -> list[str]:
+    return ["ZeRO-2"] * (zero == 2) + ["sequence parallel"] * is_sequence_parallel
+
+
+def _extrapolated(name: str, unit: Callable[[Any], str]) -> Callable[[trials.Row], str]:
+    """The text of a number, which says if it is extrapolated."""
+
+    def text(row: trials.Row) -> str:
+        value = getattr(row.taken, name)
+        about = "~" if row.taken is not None and row.taken.is_extrapolated else ""
+        return about + ("" if value is None else unit(value))
+
+    return text
+
+
+def _shards(row: trials.Row) -> str:
+    of = row.candidate
+    return ", ".join(["CPU" if of.offload else "GPU", *_options(of.zero, of.is_sequence_parallel)])
+
+
 _COLUMNS = (
-    Column("mesh"),
-    Column("checkpoint"),
-    Column("micro-batch", str, need=1),
-    Column("shards", need=2, under="shards on "),
-    Column("reserved", str),
-    Column("step time", str),
-    Column("fits", emphasis=VERDICT),
+    Column("mesh", "candidate.mesh_text"),
+    Column("checkpoint", "candidate.checkpoint"),
+    Column("micro-batch", "candidate.micro_batch", str, need=1),
+    Column("shards", _shards, need=2, under="shards on "),
+    Column("reserved", _extrapolated("reserved_bytes", bytes_text), str),
+    Column("step time", _extrapolated("step_seconds", seconds_text), str),
+    Column("fits", "verdict", emphasis=VERDICT),
 )
 
 
 @shown.register
 def _(found: Search, *, depth: int | None = None) -> list[Block]:
-    rows = [_row(row) for row in found.pareto]
     code = [Block(code=found.shown_code)] if found.shown_code else []
-    return [as_lines(_answers(found)), Block(rows, _COLUMNS), *code]
+    return [as_lines(_answers(found)), table(found.pareto, _COLUMNS), *code]
 
 
-def _answers(found: Search) -> list[Line]:
-    lines = []
+def _answers(found: Search) -> Iterator[Line]:
     if found.fastest is None:
-        lines.append(
-            ("fastest", f"none of {len(found.rows)} layouts fits{_nearest(found)}{_step(found)}")
-        )
+        none = f"none of {len(found.rows)} layouts fits"
+        yield "fastest", f"{none}{_nearest(found)}{_step(found)}"
     else:
-        layout = _layout(found.fastest, found.usable_bytes)
         is_timed = found.fastest.plan.time is not None
-        lines.append(("fastest" if is_timed else "fits", f"{layout}{_step(found)}"))
-        lines += untimed_gpu_lines(found.gpu)
+        layout = _layout(found.fastest, found.usable_bytes)
+        yield "fastest" if is_timed else "fits", f"{layout}{_step(found)}"
+        yield from untimed_gpu_lines(found.gpu)
     if found.cheapest is not None and found.cheapest is not found.fastest:
-        lines.append(("fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"))
+        yield "fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"
     if (shown := found.fastest or found.cheapest) is not None:
-        lines += uncounted_lines(shown.plan.uncounted) + untimed_lines(shown.plan.untimed)
+        yield from (*uncounted_lines(shown.plan.uncounted), *untimed_lines(shown.plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
+    refused = f"; {unknown} cannot be run" if unknown else ""
     whole = "the layouts above were run with all layers, the others with few"
-    tried = f"{len(found.rows)} layouts; {whole}"
-    lines.append(("tried", tried + (f"; {unknown} cannot be run" if unknown else "") + _SEARCHED))
-    below = (
-        "layouts on all GPUs that no other beats in both memory and time (Pareto); "
-        f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %; "
-        "perhaps: so near that only torchfake plan of the layout can tell"
-    )
-    lines.append(("below", below))
-    return lines
+    yield "tried", f"{len(found.rows)} layouts; {whole}{refused}{_SEARCHED}"
+    yield "below", _BELOW
 
 
 def _step(found: Search) -> str:
@@ -105,24 +126,3 @@ def _nearest(found: Search) -> str:
     taken = [row.taken.reserved_bytes for row in found.rows if row.taken is not None]
     least = f"; the smallest reserves {bytes_text(min(taken))} of {bytes_text(found.usable_bytes)}"
     return least + ": more GPUs, shorter sequences, or another precision" if taken else ""
-
-
-def _row(row: trials.Row) -> Row:
-    candidate, taken = row.candidate, row.taken
-    assert taken is not None
-    seconds = "" if taken.step_seconds is None else seconds_text(taken.step_seconds)
-    shards = "CPU" if candidate.offload else "GPU"
-    about = "~" if taken.is_extrapolated else ""
-    values = (
-        candidate.checkpoint,
-        candidate.micro_batch,
-        ", ".join([shards, *_options(candidate.zero, candidate.is_sequence_parallel)]),
-        about + bytes_text(taken.reserved_bytes),
-        about + seconds,
-        row.verdict,
-    )
-    return Row(candidate.mesh_text, values)
-
-
-def _options(zero: int | None, is_sequence_parallel: bool) -> list[str]:
-    return ["ZeRO-2"] * (zero == 2) + ["sequence parallel"] * is_sequence_parallel

@@ -14,7 +14,7 @@ from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
-from torchfake.inspect.show.rows import Block, Column, Line, Row, as_lines
+from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table, under
 
 BOUND_BY = {
     "weights": "reading weights",
@@ -26,16 +26,6 @@ BOUND_BY = {
     "host": "the host",
 }
 """What takes most of a pass, by the name of its part."""
-
-_COLUMNS = (
-    Column("users", str),
-    Column("first token", seconds_text),
-    Column("each token", seconds_text),
-    Column("tokens/s", "{:,.0f}".format),
-    Column("each user", "{:,.1f}/s".format, need=1),
-    Column("each GPU", "{:,.0f}/s".format, need=2),
-    Column("bound by", need=3),
-)
 
 _BELOW = (
     "ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
@@ -50,8 +40,27 @@ def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
     sizes = _sizes(found)
     shares = {name: sizes[name] / found.memory.total for name in _WITH_BARS}
     lines = as_lines([*_answer(found), *_layout(found), *_memory(found), *_left_out(found)], shares)
-    rows = [_row(number, steady, found) for number, steady in found.by_users]
-    return [lines, Block(rows, _COLUMNS)] if rows else [lines]
+    return [lines, *[table(found.by_users, _columns(found))] * bool(found.by_users)]
+
+
+def _columns(found: ServingPlan) -> tuple[Column, ...]:
+    """The columns of numbers of users, each with what each of them sees."""
+    replicas, gpus = found.server.replicas, found.server.num_gpus
+
+    def per_second(row: tuple[int, Steady]) -> float:
+        return row[1].tokens_per_second
+
+    return (
+        Column("users", lambda row: f"{row[0]:,}"),
+        Column("first token", lambda row: row[1].first_token_seconds, seconds_text),
+        Column("each token", lambda row: row[1].seconds, seconds_text),
+        Column("tokens/s", lambda row: per_second(row) * replicas, "{:,.0f}".format),
+        Column(
+            "each user", lambda row: row[1].tokens_per_second_per_user, "{:,.1f}/s".format, need=1
+        ),
+        Column("each GPU", lambda row: per_second(row) / gpus, "{:,.0f}/s".format, need=2),
+        Column("bound by", lambda row: BOUND_BY[row[1].parts.bound_by], need=3),
+    )
 
 
 def _answer(found: ServingPlan) -> Iterator[Line]:
@@ -145,44 +154,28 @@ def _blocks(found: ServingPlan, name: str) -> str:
 
 
 def _left_out(found: ServingPlan) -> Iterator[Line]:
-    for i, line in enumerate(found.left_out):
-        yield ("left out" if i == 0 else "", line)
-    for note in found.notes:
-        yield "note", note
-
-
-def _row(number: int, steady: Steady, found: ServingPlan) -> Row:
-    rate = steady.tokens_per_second
-    values = (
-        steady.first_token_seconds,
-        steady.seconds,
-        rate * found.server.replicas,
-        steady.tokens_per_second_per_user,
-        rate / found.server.num_gpus,
-        BOUND_BY[steady.parts.bound_by],
-    )
-    return Row(f"{number:,}", values)
+    yield from under("left out", found.left_out)
+    yield from (("note", note) for note in found.notes)
 
 
 # A search.
 
 _OF_SEARCH = (
-    Column("GPUs"),
-    Column("weights", need=2, under="weights in "),
-    Column("layout", need=3, under="layout "),
-    Column("first token", seconds_text, need=1),
-    Column("each token", seconds_text),
-    Column("each GPU", "{:,.0f}/s".format),
-    Column("most users", "{:,}".format, need=4),
-    Column("an hour", "{:,.2f}".format),
-    Column("1M tokens", "{:,.2f}".format, need=5),
+    Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
+    Column("weights", "plan.weights", need=2, under="weights in "),
+    Column("layout", "mesh", need=3, under="layout "),
+    Column("first token", "plan.steady.first_token_seconds", seconds_text, need=1),
+    Column("each token", "plan.steady.seconds", seconds_text),
+    Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format),
+    Column("most users", "plan.most_users", "{:,}".format, need=4),
+    Column("an hour", "hourly", "{:,.2f}".format),
+    Column("1M tokens", "price", "{:,.2f}".format, need=5),
 )
 
 
 @shown.register
 def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
-    rows = [_offer_row(offer) for offer in found.best]
-    return [as_lines(_offers(found)), *([Block(rows, _OF_SEARCH)] if rows else [])]
+    return [as_lines(_offers(found)), *[table(found.best, _OF_SEARCH)] * bool(found.best)]
 
 
 def _offers(found: ServingSearch) -> Iterator[Line]:
@@ -260,19 +253,3 @@ def _nearest(found: ServingSearch) -> Iterator[Line]:
     users, offer = found.nearest
     seen = _seen(dict(offer.plan.by_users)[users])
     yield "nearest", f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
-
-
-def _offer_row(offer: Offer) -> Row:
-    steady = offer.plan.steady
-    assert steady is not None
-    values = (
-        offer.plan.weights,
-        offer.mesh,
-        steady.first_token_seconds,
-        steady.seconds,
-        offer.plan.tokens_per_second_per_gpu,
-        offer.plan.most_users,
-        offer.hourly,
-        offer.price,
-    )
-    return Row(f"{offer.num_gpus} x {offer.gpu}", values)

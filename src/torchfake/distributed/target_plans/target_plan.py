@@ -81,7 +81,7 @@ class TargetPlan(Record):
     @property
     def estimate(self) -> Estimate:
         """The step of the ranks with the highest peak."""
-        return self.plan.highest.estimate
+        return self.plan.estimate
 
     @property
     def class_name(self) -> str:

@@ -23,6 +23,7 @@ from torchfake.inspect.records.record import OnPage, html_fragment, plain_text, 
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
 from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
+from torchfake.inspect.show.verdict import largest_text
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.timing.hardware import why_untimed
 
@@ -142,7 +143,7 @@ def _cards(records: list[Any]) -> dict[str, str]:
             cards["weights"] = compared_bytes(size.parameter_bytes)
         cards.update(part.cards if isinstance(part, OnPage) else _cards_of_step(part))
         if isinstance(part, Fits) and len(part) == 1:
-            cards[f"max {part[0].vary}"] = text.largest_text(part[0])
+            cards[f"max {part[0].vary}"] = largest_text(part[0])
     return {name: value for name, value in cards.items() if value}
 
 
@@ -172,7 +173,9 @@ def _fit_of(part: Any) -> Fit | None:
     """The verdict that a part shows first."""
     if isinstance(part, Fits):
         return part.shown_fit
-    found: Fit | None = verdict_on(part) if isinstance(part, Estimate) else part.plan.fit
+    found: Fit | None = (
+        verdict_on(part) if isinstance(part, Estimate) else getattr(part, "plan", part).fit
+    )
     return found
 
 
@@ -209,7 +212,7 @@ def _sections(record: Any) -> Iterator[tuple[str, str]]:
         yield from plan_sections(record)
         yield "Plan", _rows(record)
         yield from _memory_sections(record.estimate)
-        yield from code_section(record)
+        yield from code_section(record) if hasattr(record, "code") else ()
 
 
 def _rows(record: Any) -> str:

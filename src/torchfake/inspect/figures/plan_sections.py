@@ -1,6 +1,6 @@
 """The sections of a plan's page: the mesh, the memory of each rank, the step over time, the code.
 
-Input: a TargetPlan, whose package is above this one. Output: headings and HTML.
+Input: a Plan or TargetPlan, whose package is above this one. Output: headings and HTML.
 Invariant: kinds of rank are drawn in the order of their first ranks; text is escaped.
 """
 
@@ -30,7 +30,7 @@ _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 
 def plan_sections(found: Any) -> Iterator[tuple[str, str]]:
     """The sections of a plan, each a heading and HTML."""
-    plan = found.plan
+    plan = getattr(found, "plan", found)
     yield "Ranks", _mesh(plan) + _memory(plan)
     if any(schedule is not None for schedule in plan.schedules):
         yield "Computation and communication over time", _timeline(plan)

@@ -36,8 +36,3 @@ def import_refused(name: str, error: BaseException) -> TorchFakeError:
 def answers_to_dict(answers: Sequence[Answer]) -> dict[str, Any]:
     """The answers as a dict for JSON, one line each; an empty dict if there are none."""
     return {"answers": list(map(str, answers))} if answers else {}
-
-
-def answer_lines(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """The answers as lines, each a name and a text; only the first line has a name."""
-    return [("" if i else "answered", str(answer)) for i, answer in enumerate(answers)]

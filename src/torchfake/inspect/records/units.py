@@ -69,6 +69,11 @@ def count_text(count: int) -> str:
     return _scaled(count, names)
 
 
+def rounded_text(count: int) -> str:
+    """A count to the digit, and if it is long, also rounded: ``2,048 (2.05K)``."""
+    return f"{count:,} ({count_text(count)})" if count >= 1000 else str(count)
+
+
 def number_text(number: int, noun: str) -> str:
     """A number of things: ``1 user``, ``1,024 users``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

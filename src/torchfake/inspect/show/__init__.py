@@ -11,9 +11,8 @@ In reading order:
     layout         rows as lines of text, within the width of a terminal
     terminal       such lines with the colours of a terminal, by rich
     headline       the first line about a model
-    verdict        whether a step fits, as one line
-    step_lines     the loss and the time of a step
-    serving_text   a serving workload, and how much of it fits, as text
+    verdict        whether a step fits, as one line; the largest size that does
+    step_lines     a step: its memory, its time, what it serves
     summary_table  the tree of a summary as rows
     graph_text     a graph as rows
     text           all other records as rows

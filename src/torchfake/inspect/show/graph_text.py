@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph, GraphEdge, GraphNode
-from torchfake.inspect.records.messages import answer_lines
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text
-from torchfake.inspect.show.rows import SHAPE, Block, Column, Row, as_lines
+from torchfake.inspect.show.rows import SHAPE, Block, Column, Row, as_lines, under
 
 _COLUMNS = (
     Column("node"),
     Column("class", need=3, emphasis=SHAPE),
     Column("output", need=1),
-    Column("bytes", bytes_text, need=2),
-    Column("parameters", "{:,}".format, need=5),
+    Column("bytes", unit=bytes_text, need=2),
+    Column("parameters", unit="{:,}".format, need=5),
     Column("from", need=4, under="from "),
 )
 
@@ -28,7 +27,7 @@ _COLUMNS = (
 @shown.register
 def _(found: DataflowGraph, *, depth: int | None = None) -> list[Block]:
     table = Block([*_rows(found, None, 0, Labels(found))], _COLUMNS)
-    return [table, as_lines(answer_lines(found.answers))] if found.answers else [table]
+    return [table, *[as_lines(under("answered", found.answers))] * bool(found.answers)]
 
 
 def _rows(graph: DataflowGraph, parent: int | None, level: int, labels: Labels) -> Iterator[Row]:

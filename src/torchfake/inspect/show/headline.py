@@ -15,6 +15,7 @@ from torchfake.inspect.contents.schemes import SCHEMES
 from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, main_dtype
+from torchfake.inspect.show.rows import Line, under
 from torchfake.inspect.show.verdict import in_part
 from torchfake.inspect.summary import Summary
 
@@ -32,13 +33,20 @@ moments, each in float32 (the same number as in ZeRO, Rajbhandari et al. 2020)."
 def headline(summary: Summary, quantized: Weights | None = None) -> str:
     """``2.7B params | 10.8 GB fp32 | smallest of 15 common GPUs for the weights: t4-16gb``."""
     size = summary.tree.size
-    parts = [f"{count_text(size.num_parameters)} params{_active(summary)}"]
-    parts.append(f"{compared_bytes(size.parameter_bytes)}{_dtype(summary)}")
+    active = summary.active
+    used = "" if active is None else f" ({count_text(active.num_parameters)} active)"
+    num_bytes = {name: num_bytes for name, (_, num_bytes) in summary.by_dtype.items()}
+    dtype = main_dtype(num_bytes) if num_bytes else ""
+    parts = [
+        f"{count_text(size.num_parameters)} params{used}",
+        f"{compared_bytes(size.parameter_bytes)}{' of' * (' ' in dtype)} {dtype}".rstrip(),
+    ]
     if quantized is not None:
         size_text = f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}"
         parts.append(f"{size_text}{in_part(quantized)}")
     if size.parameter_bytes >= LEAST_BYTES:
-        held = held_bytes(summary) if quantized is None else quantized.num_bytes
+        weights = size.parameter_bytes + size.buffer_bytes
+        held = weights if quantized is None else quantized.num_bytes
         of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
         scheme = None if quantized is None else SCHEMES.get(quantized.scheme)
         needs = (0, 0) if scheme is None else scheme.least_capability
@@ -49,7 +57,7 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
     return " | ".join(parts)
 
 
-def training_lines(summary: Summary) -> list[tuple[str, str]]:
+def training_lines(summary: Summary) -> list[Line]:
     """The line about the states of training, which are not all that a step needs."""
     size = summary.tree.size
     if size.parameter_bytes < LEAST_BYTES or not size.num_trainable:
@@ -58,9 +66,7 @@ def training_lines(summary: Summary) -> list[tuple[str, str]]:
     return [("training", f"AdamW in mixed precision holds {states}, before activations")]
 
 
-def next_lines(
-    summary: Summary, target: Sequence[str], options: Sequence[str]
-) -> list[tuple[str, str]]:
+def next_lines(summary: Summary, target: Sequence[str], options: Sequence[str]) -> list[Line]:
     """Commands that give the memory of a step; none for a model that fits on any GPU.
 
     Args:
@@ -76,12 +82,7 @@ def next_lines(
     if number > 1:
         on = ["--gpus", str(number), "--gpu", SEVERAL_OF]
         commands.append(["torchfake", "plan", *target, *on])
-    return [("" if i else "next", shlex.join(words)) for i, words in enumerate(commands)]
-
-
-def held_bytes(summary: Summary) -> int:
-    """Bytes of the weights and buffers."""
-    return summary.tree.size.parameter_bytes + summary.tree.size.buffer_bytes
+    return under("next", map(shlex.join, commands))
 
 
 def training_bytes(summary: Summary) -> int:
@@ -114,17 +115,3 @@ def num_gpus(num_bytes: int, gpu: CudaProfile) -> int:
     while num_bytes > number * (gpu.total_memory - RESERVED_BYTES):
         number *= 2
     return number
-
-
-def _active(summary: Summary) -> str:
-    if summary.active is None:
-        return ""
-    return f" ({count_text(summary.active.num_parameters)} active)"
-
-
-def _dtype(summary: Summary) -> str:
-    """The short name of the dtype of nearly all parameters, or "of mixed dtypes"."""
-    if not summary.by_dtype:
-        return ""
-    name = main_dtype({name: num_bytes for name, (_, num_bytes) in summary.by_dtype.items()})
-    return f" of {name}" if name == "mixed dtypes" else f" {name}"

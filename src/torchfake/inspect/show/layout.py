@@ -22,6 +22,9 @@ Parts = list[tuple[str, str]]
 _LEAST = 20
 """The fewest characters of a line of wrapped text."""
 
+_KEPT = "\xa0"
+"""A space at which no line is broken."""
+
 
 @plain_text.register
 def _(found: Record, *, depth: int | None = None) -> str:
@@ -39,12 +42,12 @@ def laid_out(blocks: Iterable[Block], width: int | None = None) -> Iterator[Part
     """
     for number, block in enumerate(blocks):
         yield from [[]] * (number > 0)
-        if block.heading:
-            first, *others = _wrapped(printable(block.heading), width)
-            yield [(text, style or "strong") for text, style in emphasized(first, VERDICT)]
-            yield from ([(text, "strong")] for text in others)
+        heading = _wrapped(block.heading, width) if block.heading else []
+        for text in heading:
+            parts = emphasized(text, VERDICT if text is heading[0] else "")
+            yield [(part, style or "strong") for part, style in parts]
         yield from _Table(block, width).lines() if block.columns else _lines(block, width)
-        yield from ([(text, "dim")] for text in _wrapped(printable(block.note), width) if text)
+        yield from ([(text, "dim")] for text in _wrapped(block.note, width) if text)
         if block.code:
             yield from ([(text, "")] for text in printable(block.code, keep="\n").split("\n"))
 
@@ -57,10 +60,8 @@ def _lines(block: Block, width: int | None) -> Iterator[Parts]:
     ]
     widths = [max(map(_width, cells)) for cells in zip_longest(*heads, fillvalue="")]
     for row, head in zip(block.rows, heads, strict=True):
-        cells = zip(head, widths, strict=False)
-        left = "".join(cell + " " * (size - _width(cell) + 2) for cell, size in cells)
-        text = printable(row.values[-1]) if row.values else ""
-        first, *others = _wrapped(text, width, _width(left))
+        left = "".join(_padded(*each) + "  " for each in zip(head, widths, strict=False))
+        first, *others = _wrapped(row.values[-1] if row.values else "", width, _width(left))
         yield [(left, "strong"), *emphasized(first, row.emphasis)]
         yield from ([(" " * _width(left) + other, "")] for other in others)
 
@@ -69,28 +70,28 @@ class _Table:
     """A table with columns, of which some go if the width is too small."""
 
     def __init__(self, block: Block, width: int | None) -> None:
-        self.block = block
-        self.width = width
-        self.is_short = False
-        self.shown = block.filled()
+        self.block, self.width = block, width
+        self.is_short, self.shown = False, block.filled()
         self.under: list[int] = []
         self.left_out: list[str] = []
         plain = [("  " * row.indent, "") for row in block.rows]
         self.guides = plain if width is None else _guides(block.rows)
+        self.names = [printable(row.name) for row in block.rows]
+        self.own = [_width(g + name) for (g, _), name in zip(self.guides, self.names, strict=True)]
+        while width is not None and self._least_width() > width and self._narrow():
+            pass
 
     def lines(self) -> Iterator[Parts]:
         """The lines: a header, the rows, and what had to be left out."""
-        while self.width is not None and self._least_width() > self.width and self._narrow():
-            pass
         columns, texts = self.block.columns, {i: self._texts(i) for i in self.shown[1:]}
         sizes = {i: max(map(_width, cells)) for i, cells in texts.items()}
         room = None if self.width is None else self.width - sum(n + 2 for n in sizes.values())
-        names = [self._name(number, room) for number in range(len(self.block.rows))]
-        own = [_width_of(first) for first, _ in names]
+        names = [self._name(number, room) for number in range(len(self.names))]
+        own = [_width("".join(text for text, _ in first)) for first, _ in names]
         size = max([len(columns[0].name), *(n for n in own if room is None or n <= room)])
 
-        def beside(first: Parts, line: int) -> Parts:
-            parts = [*first, (" " * (size - _width_of(first)), "")]
+        def beside(first: Parts, taken: int, line: int) -> Parts:
+            parts = [*first, (" " * (size - taken), "")]
             for i, cells in texts.items():
                 gap = " " * (sizes[i] - _width(cells[line]))
                 before, after = ("  ", gap) if columns[i].is_left else ("  " + gap, "")
@@ -98,11 +99,12 @@ class _Table:
                 parts += [(before, ""), *emphasized(cells[line], emphasis), (after, "")]
             return parts
 
-        yield beside([(columns[0].name, "strong")], 0)
+        yield beside([(columns[0].name, "strong")], len(columns[0].name), 0)
         for line, (first, below) in enumerate(names, 1):
-            is_too_long = own[line - 1] > size
-            yield from [first] * is_too_long
-            yield beside([] if is_too_long else first, line)
+            if own[line - 1] > size:
+                yield from (first, beside([], 0, line))
+            else:
+                yield beside(first, own[line - 1], line)
             yield from below
         if self.left_out:
             note = f"left out at {self.width} columns: {', '.join(self.left_out)}"
@@ -117,10 +119,8 @@ class _Table:
 
     def _least_width(self) -> int:
         """The width without what is beside names."""
-        names = zip(self.guides, self.block.rows, strict=True)
-        own = (_width(guide + printable(row.name)) for (guide, _), row in names)
         others = (2 + max(map(_width, self._texts(i))) for i in self.shown[1:])
-        return max([len(self.block.columns[0].name), *own]) + sum(others)
+        return max([len(self.block.columns[0].name), *self.own]) + sum(others)
 
     def _narrow(self) -> bool:
         """Leave out units, or else the column that is needed least; false if nothing may go."""
@@ -141,17 +141,14 @@ class _Table:
     def _name(self, number: int, room: int | None) -> tuple[Parts, list[Parts]]:
         """A name with what is beside it, if there is room, and the lines under it."""
         row, (guide, guide_under) = self.block.rows[number], self.guides[number]
-        name = [(guide, "dim"), (printable(row.name), "")]
-        texts = []
-        for i in self.under:
-            column = self.block.columns[i]
-            found = column.texts_of(row.values[i - 1], is_short=self.is_short)
-            begins = [column.under or "", *[""] * len(found)]
-            texts += [printable(begin + text) for begin, text in zip(begins, found, strict=False)]
+        name, texts = [(guide, "dim"), (self.names[number], "")], []
+        for column, value in ((self.block.columns[i], row.values[i - 1]) for i in self.under):
+            found = [printable(text) for text in column.texts_of(value, is_short=self.is_short)]
+            texts += [f"{column.under}{text}" for text in found[:1]] + found[1:]
         if not texts or self.width is None or room is None:
             return name, []
         beside = ", ".join(texts)
-        if _width_of(name) + 2 + _width(beside) <= room:
+        if self.own[number] + 2 + _width(beside) <= room:
             return [*name, ("  ", ""), (beside, SHAPE)], []
         below = _packed(texts, self.width, _width(guide_under))
         return name, [[(guide_under, "dim"), (line, SHAPE)] for line in below]
@@ -173,28 +170,28 @@ def _guides(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _packed(texts: Sequence[str], width: int, indent: int) -> list[str]:
     """Texts in a list, as many on a line as fit beside an indentation."""
-    lines: list[str] = []
-    for text in texts:
-        if lines and indent + _width(lines[-1]) + _width(text) + 3 <= width:
-            lines[-1] += f", {text}"
-        else:
-            lines += [text]
-    ends = [","] * (len(lines) - 1) + [""]
-    return [
-        part
-        for line, end in zip(lines, ends, strict=True)
-        for part in _wrapped(line + end, width, indent)
-    ]
+    whole = ", ".join(text.replace(" ", _KEPT) for text in texts)
+    lines = _broken(whole, width - indent)
+    return [part for line in lines for part in _wrapped(line.replace(_KEPT, " "), width, indent)]
 
 
 def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
     """A text in lines that fit beside an indentation; those of a command end with a backslash."""
+    text = printable(text)
     if width is None or indent + _width(text) <= width:
         return [text]
     is_command = text.startswith("torchfake ")
-    room = max(width - indent - 2 * is_command, _LEAST)
-    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-    return [*(part + " \\" * is_command for part in parts[:-1]), *parts[-1:]]
+    *parts, last = _broken(text, width - indent - 2 * is_command)
+    return [*(part + " \\" * is_command for part in parts), last]
+
+
+def _broken(text: str, room: int) -> list[str]:
+    room = max(room, _LEAST)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _padded(text: str, size: int) -> str:
+    return text + " " * (size - _width(text))
 
 
 def _width(text: str) -> int:
@@ -202,7 +199,3 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
-
-
-def _width_of(parts: Parts) -> int:
-    return sum(_width(text) for text, _ in parts)

@@ -5,15 +5,19 @@ nor colours nor markup. A new record is shown everywhere once it is written as r
 
     @shown.register
     def _(found: Speed, *, depth: int | None = None) -> list[Block]:
-        rows = [Row(gpu, (seconds, verdict)) for gpu, seconds, verdict in found.by_gpu]
-        columns = Column("GPU"), Column("time", seconds_text), Column("fits", emphasis=VERDICT)
-        return [as_lines([("fits", found.answer)]), Block(rows, columns, note="of one step")]
+        columns = (
+            Column("GPU", "gpu"),
+            Column("time", "seconds", seconds_text),
+            Column("fits", "verdict", emphasis=VERDICT),
+        )
+        return [as_lines([("fits", found.answer)]), table(found.by_gpu, columns)]
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 VERDICT = "verdict"
@@ -50,6 +54,9 @@ class Column(NamedTuple):
     """A column of values; the first one is that of names."""
 
     name: str
+    of: str | Callable[[Any], Any] = (
+        ""  # its value of what a row is about: an attribute, a function
+    )
     unit: Callable[[Any], str] | None = None  # makes text of a value; None: values are texts
     short: Callable[[Any], str] | None = None  # as `unit`, where there is little room
     need: int = 0  # where there is little room, the highest goes first; 0: it stays
@@ -91,6 +98,16 @@ class Block(NamedTuple):
         return [0, *(i for i in others if any(texts[i](row.values[i - 1]) for row in self.rows))]
 
 
+def table(items: Iterable[Any], columns: Sequence[Column], note: str = "") -> Block:
+    """A table with a row for each item, of its values; a tree if items have a level."""
+    get = [attrgetter(each.of) if isinstance(each.of, str) else each.of for each in columns]
+    rows = [
+        Row(get[0](item), tuple(of(item) for of in get[1:]), getattr(item, "level", 0))
+        for item in items
+    ]
+    return Block(rows, columns, note=note)
+
+
 Line = tuple[str, str]
 """A name, which two spaces indent, and a text."""
 
@@ -102,22 +119,18 @@ def as_lines(found: Iterable[Line], bars: Mapping[str, float] | None = None) -> 
         found: the lines.
         bars: shares of the whole, by category: they stand beside indented lines of that name.
     """
-    shares = bars or {}
     rows = []
-    for name, text in found:
-        stripped = name.lstrip()
-        indent = (len(name) - len(stripped)) // 2
-        is_part = indent and stripped in shares
-        rows.append(
-            Row(
-                stripped,
-                (text,),
-                indent,
-                VERDICT if name == "fits" else "",
-                Bar(stripped, shares[stripped]) if is_part else None,
-            )
-        )
+    for line, text in found:
+        name = line.lstrip()
+        indent = (len(line) - len(name)) // 2
+        bar = Bar(name, bars[name]) if bars and indent and name in bars else None
+        rows.append(Row(name, (text,), indent, VERDICT * (line == "fits"), bar))
     return Block(rows)
+
+
+def under(name: str, texts: Iterable[Any]) -> list[Line]:
+    """A line for each text, of which only the first has the name."""
+    return [("" if i else name, str(text)) for i, text in enumerate(texts)]
 
 
 def emphasized(text: str, emphasis: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The lines about the loss and the time of a step.
+"""The lines about a step: what is run, its memory, its time, what it serves.
 
 Input: an estimate. Output: text; lines, each a name and a text. Invariant: a time that leaves out a
 part of the step is named a lower bound.
@@ -6,12 +6,28 @@ part of the step is named a lower bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.inspect.arithmetic.uncounted import untimed_lines
-from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.records.units import bytes_text, seconds_text, short_name
+from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
+from torchfake.inspect.contents.experts import Active
+from torchfake.inspect.contents.schemes import scheme_named
+from torchfake.inspect.memory.estimate_record import Estimate, Peak
+from torchfake.inspect.memory.fit import Fit, verdict_on
+from torchfake.inspect.records.units import (
+    bytes_text,
+    compared_bytes,
+    count_text,
+    number_text,
+    rounded_text,
+    seconds_text,
+    short_name,
+)
+from torchfake.inspect.show.rows import Block, Line, as_lines, under
+from torchfake.inspect.show.verdict import counted_text
+from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 from torchfake.inspect.timing.compared import error_text, kind_of_model
 from torchfake.inspect.timing.hardware import why_untimed
@@ -25,39 +41,137 @@ _WORTH = 0.25
 """The share of a step from which on the line about a faster dtype is shown."""
 
 
-def time_lines(estimate: Estimate) -> list[tuple[str, str]]:
-    """What was run besides the step that is shown, and the time of the step."""
-    return _sequence_lines(estimate) + _time_lines(estimate)
+def step_block(peak: Peak, lines: Iterable[Line]) -> Block:
+    """The lines about a step, with a bar for each category of memory at its peak."""
+    return as_lines(
+        lines, {n: size / max(peak.num_bytes, 1) for n, size in peak.by_category.items()}
+    )
 
 
-def _time_lines(estimate: Estimate) -> list[tuple[str, str]]:
+def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
+    """The lines of an estimate, each a name and a text; `fit` is the verdict, if there is one."""
+    yield "step", _step_text(found)
+    if found.step.weights is not None:
+        scheme = scheme_named(found.step.weights)
+        packing = f", packed as {scheme.packing}" if scheme.packing else ""
+        yield "weights", f"{found.step.weights}: {scheme.library}{packing}"
+    if found.step.peft is not None:
+        yield "adapters", adapters_text(found.step.peft)
+    if found.loss is not None:
+        remedy = "which has none; example_inputs(..., labels=True) or loss= gives another one"
+        yield "loss", f"{found.loss}, {remedy}" if found.loss == SUM_OF_OUTPUT else found.loss
+    yield from (("warning", sentence) for sentence in found.counted.warnings)
+    yield "peak", _peak_text(found)
+    yield from ((f"  {name}", bytes_text(n)) for name, n in found.peak.by_category.items())
+    if found.active is not None:
+        total = sum(p.numel() for p in found.subject.module.parameters())
+        yield "parameters", f"{count_text(total)}, active {active_text(found.active)}"
+    yield from _serving_lines(found)
+    if found.peak.line:
+        yield "line", found.peak.line
+    if found.peak_reserved_bytes is not None:
+        yield "reserved", _reserved_text(found, fit or verdict_on(found))
+    if found.first_step_peak_bytes < found.peak_bytes:
+        yield "first step", bytes_text(found.first_step_peak_bytes)
+    yield from _sequence_lines(found)
+    yield from _time_lines(found)
+    yield from elsewhere_lines(found)
+    yield from uncounted_lines(found.uncounted)
+    yield from under("left out", found.left_out)
+    yield from under("answered", found.answers)
+
+
+def elsewhere_lines(found: Estimate) -> Iterator[Line]:
+    """The memory of other devices."""
+    for name, size in found.elsewhere.items():
+        if size:
+            yield "CPU memory" if name == "cpu" else f"on {name}", bytes_text(size)
+
+
+def active_text(active: Active) -> str:
+    """The number of parameters used for one token, and the numbers of experts."""
+    experts = " or ".join(active.experts)
+    return f"{rounded_text(active.num_parameters)}, {experts} experts for each token"
+
+
+def phase_text(phase: str) -> str:
+    """When the memory of a phase is held."""
+    name = f"in the {phase}" if phase in ("prefill", "decode") else f"in the {phase} pass"
+    return {"optimizer": "in the optimizer's step", "start": "before it begins"}.get(phase, name)
+
+
+def _step_text(found: Estimate) -> str:
+    """The kind of step and its device; unless a GPU is named, which has a verdict,
+    also its sizes.
+    """
+    where = found.device if found.gpu is None else f"{found.device}, {found.gpu.name}"
+    where += ", which is assumed: gpu= names another" * found.is_gpu_assumed
+    if found.subject.gpu is not None:
+        return f"{found.counted.does} on {where}"
+    does, _, sizes = counted_text(found).partition(", ")
+    return f"{does} on {where}" + (f"; {sizes}" if sizes else "")
+
+
+def _reserved_text(found: Estimate, fit: Fit | None) -> str:
+    """The reserved memory: as much as the verdict says, which may be less on a GPU that is full.
+
+    What the peak is less is shown, not ``fragmentation_bytes``: the allocator may reach the most
+    reserved memory at a moment at which hardly any is allocated.
+    """
+    reserved = found.peak_reserved_bytes or 0
+    if fit is not None and fit.peak_reserved_bytes != reserved:
+        within = f"{compared_bytes(fit.peak_reserved_bytes)} by the caching allocator"
+        return f"{within}, {bytes_text(reserved)} where there is room"
+    text = f"{compared_bytes(reserved)} by the caching allocator"
+    more = found.reserved_beyond_peak_bytes or 0
+    return f"{text}, {bytes_text(more)} more than the peak" if more > 0 else text
+
+
+def _peak_text(found: Estimate) -> str:
+    peak, size = found.peak, bytes_text if found.gpu is None else compared_bytes
+    where = [f"in {peak.module}"] * bool(peak.module) + [peak.op] * bool(peak.op)
+    return ", ".join([f"{size(peak.num_bytes)} {phase_text(peak.phase)}", *where])
+
+
+def _serving_lines(found: Estimate) -> Iterator[Line]:
+    """The lines about a serving workload, and what each kind of layer caches for it."""
+    serve, cache = found.step.serve, found.cache
+    if serve is None or cache is None:
+        return
+    prefill = "" if serve.prefill is None else f", {serve.prefill:,} tokens in a pass"
+    prompts = f"prompts of {serve.prompt_length:,}{prefill}"
+    yield "serves", f"{number_text(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
+    dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
+    per_token = bytes_text(round(cache.bytes_per_token))
+    yield "cache", f"{compared_bytes(cache.num_bytes)}, {per_token} per token, {cache.name}{dtype}"
+    for kind, (count, size) in cache.by_kind.items():
+        yield "", f"{number_text(count, 'layer')}, {kind}: {bytes_text(size)}"
+
+
+def _time_lines(found: Estimate) -> Iterator[Line]:
     """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
-    if estimate.gpu is None:
-        return []
-    if why := why_untimed(estimate.gpu):
-        return [("step time", why)]
-    if estimate.step.serve is not None:
-        return [("step time", f"not estimated for {estimate.mode}, only for steps and passes")]
-    if estimate.generation is not None:
-        return [("time", _generation_text(estimate.generation)), _error_line(estimate)]
-    schedule = estimate.schedule
-    if schedule is None:
-        return []
-    seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
-    lines = [("step time", f"{seconds} on {estimate.gpu.name}"), *untimed_lines(schedule.untimed)]
-    lines += [_error_line(estimate), *_bound_lines(estimate, schedule)]
-    return lines + _faster_lines(schedule, estimate.gpu)
+    if found.gpu is None:
+        return
+    is_training = found.mode == "training"
+    error = "  error", error_text(found.gpu, kind_of(found), is_training=is_training)
+    if why := why_untimed(found.gpu):
+        yield "step time", why
+    elif found.step.serve is not None:
+        yield "step time", f"not estimated for {found.mode}, only for steps and passes"
+    elif found.generation is not None:
+        yield from (("time", _generation_text(found.generation)), error)
+    elif (schedule := found.schedule) is not None:
+        seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
+        yield "step time", f"{seconds} on {found.gpu.name}"
+        yield from (*untimed_lines(schedule.untimed), error)
+        yield from _bound_lines(found, schedule)
+        yield from _faster_lines(schedule, found.gpu)
 
 
-def kind_of(estimate: Estimate) -> str:
+def kind_of(found: Estimate) -> str:
     """The kind of model, by its inputs, as docs/time.md gives the error of times."""
-    inputs = estimate.subject.held_by_inputs
+    inputs = found.subject.held_by_inputs
     return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
-
-
-def _error_line(estimate: Estimate) -> tuple[str, str]:
-    is_training = estimate.mode == "training"
-    return "  error", error_text(estimate.gpu, kind_of(estimate), is_training=is_training)
 
 
 def _generation_text(found: GenerationTime) -> str:
@@ -67,45 +181,34 @@ def _generation_text(found: GenerationTime) -> str:
     return f"{total}: {prompt} for the prompt, then {seconds_text(found.seconds_per_token)} a token"
 
 
-def _bound_lines(estimate: Estimate, schedule: Schedule) -> list[tuple[str, str]]:
+def _bound_lines(found: Estimate, schedule: Schedule) -> Iterator[Line]:
     """That the host bounds the time, and which batch would take as long."""
-    times, batch = schedule.times_as_much, estimate.counted.batch
-    if times < _MUCH_MORE:
-        return []
-    host, gpu = map(seconds_text, (schedule.host_seconds, schedule.computing_seconds))
-    more = "" if batch is None else f"; batch {times * batch:,} would take about as long"
-    return [("  bound by", f"launches: the host takes {host}, the GPU {gpu}{more}")]
+    times, batch = schedule.times_as_much, found.counted.batch
+    if times >= _MUCH_MORE:
+        host, gpu = map(seconds_text, (schedule.host_seconds, schedule.computing_seconds))
+        more = "" if batch is None else f"; batch {times * batch:,} would take about as long"
+        yield "  bound by", f"launches: the host takes {host}, the GPU {gpu}{more}"
 
 
-def _sequence_lines(estimate: Estimate) -> list[tuple[str, str]]:
+def _sequence_lines(found: Estimate) -> Iterator[Line]:
     """What was run besides the step that is shown: steps of other lengths, and an evaluation."""
-    lines = []
-    if lengths := estimate.step.lengths:
+    if lengths := found.step.lengths:
         of = f"{min(lengths):,} to {max(lengths):,} tokens"
-        shown = f"the peak is that of {estimate.counted.seq:,}, reserved that of all in this order"
-        lines.append(("lengths", f"{len(lengths):,} steps of {of}; {shown}"))
-    if estimate.evaluation_peak_bytes is not None:
-        peak, batch = bytes_text(estimate.evaluation_peak_bytes), estimate.step.evaluation
-        lines.append(("evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"))
-    return lines
+        shown = f"the peak is that of {found.counted.seq:,}, reserved that of all in this order"
+        yield "lengths", f"{len(lengths):,} steps of {of}; {shown}"
+    if found.evaluation_peak_bytes is not None:
+        peak, batch = bytes_text(found.evaluation_peak_bytes), found.step.evaluation
+        yield "evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"
 
 
-def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> list[tuple[str, str]]:
+def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> Iterator[Line]:
     """How much of the time another dtype saves, if that is a good part of it."""
     found = slow_products(schedule.commands, gpu)
     if found is None:
-        return []
+        return
     least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
-    if schedule.seconds - least < _WORTH * schedule.seconds:
-        return []
-    slow = " and ".join(map(short_name, found.slow))
-    took, takes = seconds_text(found.seconds), seconds_text(found.fast_seconds)
-    what = f"{took} of it for matrix products in {slow}, without tensor cores"
-    return [("  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}")]
-
-
-def loss_text(loss: str) -> str:
-    """What the backward pass begins with, and if that is no loss, how to give one."""
-    if loss != SUM_OF_OUTPUT:
-        return loss
-    return f"{loss}, which has none; example_inputs(..., labels=True) or loss= gives another one"
+    if schedule.seconds - least >= _WORTH * schedule.seconds:
+        slow = " and ".join(map(short_name, found.slow))
+        took, takes = seconds_text(found.seconds), seconds_text(found.fast_seconds)
+        what = f"{took} of it for matrix products in {slow}, without tensor cores"
+        yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"

@@ -6,120 +6,118 @@ identical blocks, in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torchfake.inspect.contents.tree import ModuleNode, Size, TensorNode
 from torchfake.inspect.records.module_names import join_name
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text, flops_text, operations_unit
-from torchfake.inspect.show.rows import SHAPE, Block, Column, Row
+from torchfake.inspect.show.rows import SHAPE, Block, Column, table
 from torchfake.inspect.summary import Summary
 
 
-def tree_blocks(summary: Summary, *, depth: int | None = None) -> list[Block]:
+class _Line(NamedTuple):
+    """What a row is about: a module, or a group of identical blocks."""
+
+    summary: Summary
+    node: ModuleNode
+    level: int
+    block: ModuleNode  # of a group, the block that is shown
+    names: list[str]  # of the block, and of those that are identical
+
+    @property
+    def size(self) -> Size:
+        return self.node.total
+
+    @property
+    def flops(self) -> Any:
+        return self.summary.flops_of(self.names)
+
+
+def tree_blocks(summary: Summary, depth: int | None = None) -> list[Block]:
     """The tree of a summary, down to `depth` levels below the root, and how to read it."""
-    maker = _RowMaker(summary)
-    rows = [*maker.rows_of(summary.tree, 0, "", depth)]
-    note = Block(note='"n x" rows total n identical blocks; the rows beneath show one of them.')
-    return [Block(rows, _columns()), *[note] * maker.has_folded]
-
-
-def _columns() -> tuple[Column, ...]:
-    """The columns; those of operations contain the unit, FLOPs or MACs."""
+    depth = summary.depth if depth is None else depth
+    lines = [*_lines_of(summary, summary.tree, 0, "", depth)]
     unit = operations_unit()
-    return (
-        Column("module"),
-        Column("output", need=7, under="gives ", emphasis=SHAPE),
-        Column("parameters", "{:,}".format),
-        Column("% of total", str, need=2),
-        Column("active", "{:,}".format, need=3),
-        Column("bytes", bytes_text),
-        Column("buffer bytes", bytes_text, need=6),
-        Column(f"{unit} forward", _flops_text, need=4),
-        Column(f"{unit} backward", _flops_text, need=5),
-        Column("tensors", need=8, under="", emphasis=SHAPE),
+    columns = (
+        Column("module", _label),
+        Column("output", _output, need=7, under="gives ", emphasis=SHAPE),
+        Column("parameters", lambda line: line.size.num_parameters or None, "{:,}".format),
+        Column("% of total", _share, str, need=2),
+        Column("active", _num_active, "{:,}".format, need=3),
+        Column("bytes", lambda line: line.size.parameter_bytes or None, bytes_text),
+        Column("buffer bytes", lambda line: line.size.buffer_bytes or None, bytes_text, need=6),
+        Column(f"{unit} forward", lambda line: line.flops.forward or None, _flops_text, need=4),
+        Column(f"{unit} backward", lambda line: line.flops.backward or None, _flops_text, need=5),
+        Column("tensors", _tensors, need=8, under="", emphasis=SHAPE),
     )
+    note = Block(note='"n x" rows total n identical blocks; the rows beneath show one of them.')
+    has_folded = any(line.node.repeat > 1 or line.block is not line.node for line in lines)
+    return [table(lines, columns), *[note] * has_folded]
 
 
-class _RowMaker:
-    """Creates the rows of one summary, omitting the most common dtype and device."""
-
-    def __init__(self, summary: Summary) -> None:
-        self.summary = summary
-        self.dtype = next(iter(summary.by_dtype), "")
-        self.device = next(iter(summary.by_device), "")
-        self.trainable = summary.tree.size.num_trainable > 0
-        self.has_folded = False  # whether a row stands for several blocks
-
-    def rows_of(self, node: ModuleNode, level: int, path: str, depth: int | None) -> Iterator[Row]:
-        label, block = _class_text(node), node
-        names = [join_name(path, name) for name in node.names]
-        while block.folded_block is not None:
-            block = block.folded_block
-            names = [join_name(name, inner) for name in names for inner in block.names]
-        self.has_folded |= node.repeat > 1 or block is not node
-        if node.name:
-            label = f"({node.name}) {label}"
-        yield Row(label, self._values(node.total, names, block), level)
-        if depth == 0:
-            return
-        child_depth = None if depth is None else depth - 1
+def _lines_of(
+    summary: Summary, node: ModuleNode, level: int, path: str, depth: int | None
+) -> Iterator[_Line]:
+    block, names = node, [join_name(path, name) for name in node.names]
+    while block.folded_block is not None:
+        block = block.folded_block
+        names = [join_name(name, inner) for name in names for inner in block.names]
+    yield _Line(summary, node, level, block, names)
+    if depth is None or level < depth:
         for child in block.children:
-            yield from self.rows_of(child, level + 1, names[0], child_depth)
+            yield from _lines_of(summary, child, level + 1, names[0], depth)
 
-    def _values(self, size: Size, names: list[str], block: ModuleNode) -> tuple[object, ...]:
-        """The cells of a row after its name, in the order of `_columns`."""
-        flops = self.summary.flops_of(names)
-        return (
-            self._output_text(names),
-            size.num_parameters or None,
-            self._share(size),
-            self._num_active(names, size),
-            size.parameter_bytes if size.num_parameters else None,
-            size.buffer_bytes if size.num_buffer_values else None,
-            flops.forward or None,
-            flops.backward or None,
-            self._tensor_texts(block),
-        )
 
-    def _share(self, size: Size) -> str:
-        if not size.num_parameters:
-            return ""
-        percent = 100 * size.num_parameters / self.summary.tree.size.num_parameters
-        return f"{percent:.1f}" if percent >= 0.05 else "<0.1"
+def _label(line: _Line) -> str:
+    return f"({line.node.name}) " * bool(line.node.name) + _class_text(line.node)
 
-    def _num_active(self, names: list[str], size: Size) -> int | None:
-        """In a mixture of experts, the parameters that are used for one token."""
-        if self.summary.active is None or not size.num_parameters:
-            return None
-        return self.summary.active_of(names, size.num_parameters)
 
-    def _output_text(self, names: list[str]) -> str:
-        found = [self.summary.outputs[name] for name in names if name in self.summary.outputs]
-        if not found:
-            return ""
-        text = output_text(found[0], dtype=self.dtype)
-        return text if all(other == found[0] for other in found) else f"{text} (the first)"
+def _share(line: _Line) -> str:
+    if not line.size.num_parameters:
+        return ""
+    percent = 100 * line.size.num_parameters / line.summary.tree.size.num_parameters
+    return f"{percent:.1f}" if percent >= 0.05 else "<0.1"
 
-    def _tensor_texts(self, node: ModuleNode) -> tuple[str, ...]:
-        if node.shared_with is not None:
-            return (f"same module as {node.shared_with}",)
-        return tuple(map(self._tensor_text, node.tensors))
 
-    def _tensor_text(self, tensor: TensorNode) -> str:
-        if tensor.tied_to is not None:
-            return f"{tensor.name} tied to {tensor.tied_to}"
-        shape = "lazy" if tensor.shape is None else f"[{', '.join(map(str, tensor.shape))}]"
-        parts = [tensor.name, shape]
-        if tensor.dtype != self.dtype:
-            parts.append(tensor.dtype)
-        if tensor.device != self.device:
-            parts.append(f"on {tensor.device}")
-        if tensor.kind == "buffer":
-            parts.append("buffer" if tensor.persistent else "non-persistent buffer")
-        elif not tensor.trainable and self.trainable:
-            parts.append("frozen")
-        return " ".join(parts)
+def _num_active(line: _Line) -> int | None:
+    """In a mixture of experts, the parameters that are used for one token."""
+    if line.summary.active is None or not line.size.num_parameters:
+        return None
+    return line.summary.active_of(line.names, line.size.num_parameters)
+
+
+def _output(line: _Line) -> str:
+    outputs = line.summary.outputs
+    found = [outputs[name] for name in line.names if name in outputs]
+    text = output_text(found[0], dtype=_most(line.summary.by_dtype)) if found else ""
+    return text if all(other == found[0] for other in found) else f"{text} (the first)"
+
+
+def _tensors(line: _Line) -> tuple[str, ...]:
+    if line.block.shared_with is not None:
+        return (f"same module as {line.block.shared_with}",)
+    return tuple(_tensor_text(tensor, line.summary) for tensor in line.block.tensors)
+
+
+def _tensor_text(tensor: TensorNode, summary: Summary) -> str:
+    """The tensor without what nearly all have: the most common dtype and device."""
+    if tensor.tied_to is not None:
+        return f"{tensor.name} tied to {tensor.tied_to}"
+    shape = "lazy" if tensor.shape is None else f"[{', '.join(map(str, tensor.shape))}]"
+    parts = [tensor.name, shape]
+    parts += [tensor.dtype] * (tensor.dtype != _most(summary.by_dtype))
+    parts += [f"on {tensor.device}"] * (tensor.device != _most(summary.by_device))
+    if tensor.kind == "buffer":
+        parts.append("buffer" if tensor.persistent else "non-persistent buffer")
+    elif not tensor.trainable and summary.tree.size.num_trainable:
+        parts.append("frozen")
+    return " ".join(parts)
+
+
+def _most(sizes: Mapping[str, Any]) -> str:
+    return next(iter(sizes), "")
 
 
 def _flops_text(count: int) -> str:

@@ -48,20 +48,16 @@ def verdict_on_several(
         is_of_mesh: whether the step is that of each rank of a mesh.
         refused: the GPUs that the step does not run on.
     """
-    remedy = "" if is_of_mesh else _remedy(fits, estimate)
+    is_hopeless = not is_of_mesh and not any(fit.fits or fit.largest for fit in fits)
+    remedy = "; on several GPUs: see torchfake plan" * (estimate.mode == "training" and is_hopeless)
     counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
-    number = len(fits) + len(refused)
-    gpus = _several_gpus([*refused, *(fit.gpu for fit in fits)])
-    if number == 1:
+    gpus = [*refused, *(fit.gpu for fit in fits)]
+    if len(gpus) == 1:
         return f"{verdict_text(fits[0], counted)}{remedy}"
-    names = _names(fits)
-    if not names:
-        return f"no, on none of {gpus}; {counted}{remedy}"
-    is_tight = not any(fit.verdict == "yes" for fit in fits)
-    answer = "tight" if is_tight else "yes"
-    if len(names) == number and not any(fit.verdict == "tight" for fit in fits):
-        return f"yes, on all {gpus}; {counted}"
-    return f"{answer}, on {len(names)} of {gpus}: {', '.join(names)}; {counted}"
+    if [fit.verdict for fit in fits] == ["yes"] * len(gpus):
+        return f"yes, on all {_number_of(gpus)}; {counted}"
+    answer, where = _answer(fits, gpus)
+    return f"{answer}, on {where}; {counted}{remedy}"
 
 
 def reserved_note(fits: Sequence[Fit]) -> str:
@@ -75,16 +71,12 @@ def reserved_note(fits: Sequence[Fit]) -> str:
 
 def weights_verdict(found: Weights) -> str:
     """The verdict on weights alone: ``yes for the weights alone, on 1 of 2 GPUs: ...``."""
-    fits, of = found.fits, in_part(found)
-    names = _names(fits)
-    gpus = _several_gpus([fit.gpu for fit in fits])
-    if not names:
-        where = fits[0].gpu if len(fits) == 1 else f"none of {gpus}"
-        return f"no, on {where}: not even the weights alone{of}"
-    answer = "yes" if any(fit.verdict == "yes" for fit in fits) else "tight"
-    of_several = f"{len(names)} of {gpus}: {', '.join(names)}"
-    where = fits[0].gpu if len(fits) == 1 else of_several
-    return f"{answer} for the weights alone{of}, on {where}; no step was run"
+    gpus = [fit.gpu for fit in found.fits]
+    answer, where = _answer(found.fits, gpus)
+    where = gpus[0] if len(gpus) == 1 else where
+    if answer == "no":
+        return f"no, on {where}: not even the weights alone{in_part(found)}"
+    return f"{answer} for the weights alone{in_part(found)}, on {where}; no step was run"
 
 
 def in_part(found: Weights) -> str:
@@ -95,22 +87,40 @@ def in_part(found: Weights) -> str:
     return f", {count_text(found.num_quantized)} of {count_text(total)} params in {found.scheme}"
 
 
-def _several_gpus(names: Sequence[str]) -> str:
+_WHY = {"model": " (the model's limit)", "search": " or more"}
+
+
+def largest_text(fit: Fit) -> str:
+    """The largest size that fits, and what limits it if not the memory; for a served model, the
+    most users that fit, and the longest context that fits.
+    """
+    if fit.serve is None:
+        if not fit.largest:
+            return "" if fit.largest is None else "none"
+        return f"{fit.largest:,}{_WHY.get(fit.limited_by or '', '')}"
+    found = []
+    if fit.users:
+        why = _WHY.get(fit.limited_by or "", "")
+        found.append(f"{number_text(fit.users, 'user')}{why} x {fit.serve.context:,}")
+    if fit.context:
+        why = _WHY.get(fit.context_limited_by or "", "")
+        found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,}{why}")
+    is_searched = fit.users is not None or fit.context is not None
+    return ", ".join(found) or "none" * is_searched
+
+
+def _answer(fits: Sequence[Fit] | Sequence[WeightsFit], gpus: Sequence[str]) -> tuple[str, str]:
+    """The best verdict, and on which of some GPUs something fits; where it is tight is marked."""
+    names = [f"{fit.gpu}{' (tight)' * (fit.verdict == 'tight')}" for fit in fits if fit.fits]
+    if not names:
+        return "no", f"none of {_number_of(gpus)}"
+    where = f"{len(names)} of {_number_of(gpus)}: {', '.join(names)}"
+    return "yes" if any(fit.verdict == "yes" for fit in fits) else "tight", where
+
+
+def _number_of(gpus: Sequence[str]) -> str:
     """The number of GPUs; those that are tried if none is named are called common ones."""
-    is_usual = {*names} == {*usual_profiles()}
-    return f"{len(names)} {'common ' * is_usual}GPUs"
-
-
-def _names(fits: Sequence[Fit] | Sequence[WeightsFit]) -> list[str]:
-    """The GPUs that something fits on; those on which it is tight are marked."""
-    return [f"{fit.gpu} (tight)" if fit.verdict == "tight" else fit.gpu for fit in fits if fit.fits]
-
-
-def _remedy(fits: Sequence[Fit], estimate: Estimate) -> str:
-    """The advice for a training step that fits on no GPU with any batch size."""
-    is_hopeless = not any(fit.fits or fit.largest for fit in fits)
-    trains = estimate.mode == "training"
-    return "; on several GPUs: see torchfake plan" if is_hopeless and trains else ""
+    return f"{len(gpus)} {'common ' * ({*gpus} == {*usual_profiles()})}GPUs"
 
 
 def counted_text(estimate: Estimate, batch: str | None = None, precision: str | None = None) -> str:

@@ -140,3 +140,32 @@ def test_pivots_of_trials_count_from_one(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.linalg.ldl_solve(torch.empty(3, 3), ones, right, out=right)
     assert pivots
     assert all(p.min() == 1 for p in pivots)
+
+
+def once(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(1, dtype=dtype).expand(5)
+
+
+REFUSED_DRAWS: dict[str, Callable[[], Any]] = {
+    "normal_": lambda: once().normal_(),
+    "random_": lambda: once().random_(),
+    "exponential_": lambda: once().exponential_(),
+    "bernoulli_": lambda: once().bernoulli_(0.5),
+    "bernoulli_ of a tensor": lambda: once().bernoulli_(torch.full((5,), 0.5)),
+    "rand out": lambda: torch.rand(5, out=once()),
+    "randint out": lambda: torch.randint(3, (5,), out=once(torch.int64)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_DRAWS)
+def test_a_refused_draw_moves_the_generator_as_in_eager(name: str) -> None:
+    def numbers() -> list[float]:
+        torch.manual_seed(1)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            REFUSED_DRAWS[name]()
+        return torch.rand(2).tolist()
+
+    expected = numbers()
+    for mode in (fake_mode, deferred_mode):
+        with mode():
+            assert numbers() == expected

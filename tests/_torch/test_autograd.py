@@ -124,22 +124,6 @@ def test_needs_gradient() -> None:
         assert autograd.needs_gradient(torch.ones(2))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_tangents() -> None:
-    x, t = torch.randn(3), torch.randn(3)
-    assert autograd.tangent_of(x) is None
-    op, options = torch.ops.aten.prod.dim_int, {"dtype": torch.float64}
-    outside = autograd.tangent_of_result(op, 0, [x, 0], [t, None], options)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, t)
-        assert autograd.tangent_of(dual) is t
-        assert autograd.tangent_of(3) is None
-        inside = autograd.tangent_of_result(op, 0, [x, 0], [t, None], options)
-        expected = torch.autograd.forward_ad.unpack_dual(op(dual, 0, **options)).tangent
-    assert torch.equal(inside, outside)
-    assert torch.equal(inside, expected)
-
-
 def test_is_transformed() -> None:
     seen = []
     torch.func.grad(lambda x: seen.append(autograd.is_transformed(x)) or x)(torch.ones(()))
@@ -317,3 +301,24 @@ def test_the_device_expected_at_a_node() -> None:
     assert autograd.device_expected_at(accumulation, index) == torch.device("cpu")
     on_meta = (torch.ones(2, device="meta", requires_grad=True) * 2).grad_fn
     assert autograd.device_expected_at(on_meta, 0) == torch.device("meta")
+
+
+def test_objects_are_exchanged_with_their_history() -> None:
+    base = torch.ones(2, 3, requires_grad=True) * 2
+    view, other = base[0], base.t()
+    assert autograd.exchange(view, other)
+    assert (view.shape, other.shape) == ((3, 2), (3,))
+    assert type(view.grad_fn).__name__ == "TBackward0"
+    assert view._base is base
+    watched = torch._C._WeakTensorRef(base)
+    assert not autograd.exchange(base, other)
+    assert base.shape == (2, 3)
+    del watched
+
+
+def test_writes_are_allowed_as_to_another_view() -> None:
+    first, second = (torch.ones(2, requires_grad=True) * 2)[:], (torch.ones(2) * 2)[:]
+    autograd.forbid_writes(second)
+    autograd.allow_as(first, second)
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        first.mul_(2)

@@ -80,3 +80,19 @@ def test_no_other_kernel_of_zero_tensors_views() -> None:
     views = {"aten::view", "aten::as_strided", "aten::_reshape_alias"}
     arithmetic = {f"aten::{name}.Tensor" for name in ("add", "sub", "mul", "div")}
     assert own == views | arithmetic | {"aten::linalg_cross"}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_tangents() -> None:
+    x, t = torch.randn(3), torch.randn(3)
+    assert zero_tensors.tangent_of(x) is None
+    op, options = torch.ops.aten.prod.dim_int, {"dtype": torch.float64}
+    outside = zero_tensors.tangent_of_result(op, 0, [x, 0], [t, None], options)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        assert zero_tensors.tangent_of(dual) is t
+        assert zero_tensors.tangent_of(3) is None
+        inside = zero_tensors.tangent_of_result(op, 0, [x, 0], [t, None], options)
+        expected = torch.autograd.forward_ad.unpack_dual(op(dual, 0, **options)).tangent
+    assert torch.equal(inside, outside)
+    assert torch.equal(inside, expected)

@@ -11,6 +11,9 @@ import re
 import sys
 from typing import Any
 
+import torch
+
+from torchfake._core import devices
 from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
@@ -18,10 +21,12 @@ from torchfake._eager_checks.values import check_values
 from torchfake._operators.handlers.special_operators import handler_of
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
+from torchfake._tensor.classes import FAKE_TYPES
 
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Check the arguments as eager would, and run the operator without the cache."""
+    _check_copied(func, args, kwargs)
     check_overlaps(func, args, kwargs)
     check_values(func, args, kwargs)
     check_strings(func, args, kwargs)
@@ -33,6 +38,19 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
         _raise_recursion_error(error, handled)
         _name_types_as_eager(error, args)
         raise
+
+
+_COPIES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}
+"""Operators that copy between devices, and the positions of what they copy."""
+
+
+def _check_copied(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Refuse to copy a meta tensor that is no fake to a device with data."""
+    source = args[_COPIES[func]] if func in _COPIES else None
+    if isinstance(source, torch.Tensor) and type(source) not in FAKE_TYPES and source.is_meta:
+        target = args[0].device if source is not args[0] else kwargs.get("device")
+        if target is not None and devices.decode(target).type != "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
 
 
 def _raise_recursion_error(error: BaseException | None, handled: BaseException | None) -> None:

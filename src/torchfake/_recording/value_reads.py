@@ -122,9 +122,10 @@ def run_draw(
         if traits.checks_parameters and _is_on_cpu(args, kwargs):
             _draw_on_values(func, args, kwargs, torch.Generator(device="cpu"))
         return run(func, args, kwargs)
-    except (RuntimeError, ValueError, IndexError):
+    except (RuntimeError, ValueError, IndexError) as error:
         refuses_late = traits.checks_parameters or overload_with_generator(func) is None
-        if refuses_late and _is_on_cpu(args, kwargs):
+        is_early = "single memory location" in str(error)  # of what is written
+        if refuses_late and not is_early and _is_on_cpu(args, kwargs):
             generator = kwargs.get("generator") or torch.default_generator
             generator_sync.synchronize(backends.canonical_generator(generator))
             _draw_on_values(func, args, kwargs, kwargs.get("generator"), location)

@@ -77,12 +77,34 @@ def view_like(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
         set_version(base, version - 1)  # as if made before the last write
     with no_grad():
         made = base.view_as(base)
-    private: Any = torch._C._autograd
-    private._set_creation_meta(made, private._get_creation_meta(view))
+    allow_as(made, view)
     if is_forbidden and requires_grad:
         made.requires_grad_()  # while it is allowed
     set_version(base, version)
     return made
+
+
+def exchange(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Exchange what two Python objects stand for, with its history. Impossible, and nothing is
+    changed, if something in C++ refers weakly to one of them.
+    """
+    try:
+        torch._C._swap_tensor_impl(tensor, other)
+    except RuntimeError:
+        return False
+    return True
+
+
+def allow_as(view: torch.Tensor, other: torch.Tensor) -> None:
+    """Have autograd allow the same writes to `view` as to the view `other`."""
+    private: Any = torch._C._autograd
+    private._set_creation_meta(view, private._get_creation_meta(other))
+
+
+def forbid_writes(view: torch.Tensor) -> None:
+    """Have autograd refuse writes to `view`, and gradients after writes to its base."""
+    private: Any = torch._C._autograd
+    private._set_creation_meta(view, private.CreationMeta.MULTI_OUTPUT_NODE)
 
 
 def _was_base_written_since(view: torch.Tensor) -> bool:
@@ -187,37 +209,6 @@ def needs_gradient(tensor: torch.Tensor) -> bool:
     """
     is_in_dual_level = torch.autograd.forward_ad._current_level >= 0
     return is_in_dual_level or (torch.is_grad_enabled() and tensor.requires_grad)
-
-
-def tangent_of(value: Any) -> torch.Tensor | None:
-    """The tangent of `value` in the current dual level, if it is a tensor and has one."""
-    if torch.autograd.forward_ad._current_level < 0 or not isinstance(value, torch.Tensor):
-        return None
-    if is_transformed(value):
-        return None
-    tangent: torch.Tensor | None = torch.autograd.forward_ad.unpack_dual(value).tangent
-    return tangent
-
-
-def tangent_of_result(
-    op: Any, at: int, args: list[Any], tangents: list[Any], options: dict[str, Any]
-) -> torch.Tensor:
-    """The tangent of result number `at` of `op`, called with real tensors, which stay unchanged."""
-    forward_ad = torch.autograd.forward_ad
-    is_nested = forward_ad._current_level >= 0  # there is only one level
-    with contextlib.nullcontext() if is_nested else forward_ad.dual_level():
-        duals = [
-            arg
-            if not isinstance(arg, torch.Tensor)
-            else arg.clone()
-            if tangent is None
-            else forward_ad.make_dual(forward_ad.unpack_dual(arg).primal, tangent)
-            for arg, tangent in zip(args, tangents, strict=True)
-        ]
-        result = op(*duals, **options)
-        part = result if isinstance(result, torch.Tensor) else result[at]
-        tangent: torch.Tensor = forward_ad.unpack_dual(part).tangent
-        return tangent
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

@@ -1,7 +1,7 @@
-"""Zero tensors: tensors of torch that are zero, immutable and without memory.
+"""Tangents of tensors, and zero tensors: tensors that are zero, immutable and without memory.
 
-Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether a tensor is one.
-Invariant: nothing reads the memory of a zero tensor, since there is none.
+Input: sizes, strides, dtypes, devices; tensors. Output: zero tensors, and whether a tensor is one;
+tangents. Invariant: nothing reads the memory of a zero tensor, since there is none.
 
 Forward-mode differentiation makes zero tensors: as tangents of values that do not depend on the
 input. C++ recognises them by a dispatch key above Python's, whose kernels compute with them: a
@@ -11,12 +11,14 @@ carried by wrappers, so that the same kernels run for fakes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad
 
-from torchfake._torch import dispatch_keys
+from torchfake._torch import autograd, dispatch_keys
 
 aten = torch.ops.aten
 
@@ -69,3 +71,34 @@ def zero_number(dtype: torch.dtype) -> bool | int | float | complex:
     """Zero, as a Python number of the type that corresponds to `dtype`."""
     number: bool | int | float | complex = torch.zeros((), dtype=dtype, device="cpu").item()
     return number
+
+
+def tangent_of(value: Any) -> torch.Tensor | None:
+    """The tangent of `value` in the current dual level, if it is a tensor and has one."""
+    if torch.autograd.forward_ad._current_level < 0 or not isinstance(value, torch.Tensor):
+        return None
+    if autograd.is_transformed(value):
+        return None
+    tangent: torch.Tensor | None = torch.autograd.forward_ad.unpack_dual(value).tangent
+    return tangent
+
+
+def tangent_of_result(
+    op: Any, at: int, args: list[Any], tangents: list[Any], options: dict[str, Any]
+) -> torch.Tensor:
+    """The tangent of result number `at` of `op`, called with real tensors, which stay unchanged."""
+    forward_ad = torch.autograd.forward_ad
+    is_nested = forward_ad._current_level >= 0  # there is only one level
+    with contextlib.nullcontext() if is_nested else forward_ad.dual_level():
+        duals = [
+            arg
+            if not isinstance(arg, torch.Tensor)
+            else arg.clone()
+            if tangent is None
+            else forward_ad.make_dual(forward_ad.unpack_dual(arg).primal, tangent)
+            for arg, tangent in zip(args, tangents, strict=True)
+        ]
+        result = op(*duals, **options)
+        part = result if isinstance(result, torch.Tensor) else result[at]
+        tangent: torch.Tensor = forward_ad.unpack_dual(part).tangent
+        return tangent

@@ -12,6 +12,7 @@ Its files, in reading order:
     sequences     recurrent layers and packed sequences
     gradients     gradients that lie otherwise than those of subclasses
     sums          sums of gradients, which the engine adds up in place
+    views         views whose sizes, or whose bases', change in place
     tensors       one-hot encoding, splits, comparisons of devices, quasi-random numbers
     own_autograd  operators of other libraries with derivatives for one device
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from torchfake._operators.composites import gradients, layers, matrices, sequences, tensors
+from torchfake._operators.composites import gradients, layers, matrices, sequences, tensors, views
 from torchfake._torch import backends, dispatch_keys
 
 aten = torch.ops.aten
@@ -64,3 +64,4 @@ def register_kernels() -> None:
 
 
 dispatch_keys.WRAPPER_KEY.before_use(register_kernels)
+views.install()

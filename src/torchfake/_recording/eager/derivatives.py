@@ -25,7 +25,7 @@ from torchfake._recording.arguments import (
 )
 from torchfake._recording.graph_builder import add_write, contents_before_write, recorded_arg
 from torchfake._tensor.fake_tensor import is_deferred_fake
-from torchfake._torch import autograd, dispatcher
+from torchfake._torch import autograd, dispatcher, zero_tensors
 
 aten = torch.ops.aten
 Redispatch = Callable[..., Any]
@@ -79,10 +79,10 @@ def with_tangents_of_eager(op: Any) -> Callable[..., Any]:
     """A kernel for an operator whose tangents, in a dual level, C++ computes by another formula."""
 
     def write_tangent(target: Tensor, at: int, args: Any, tangents: Any, **options: Any) -> None:
-        target.copy_(autograd.tangent_of_result(op, at, args, tangents, options))
+        target.copy_(zero_tensors.tangent_of_result(op, at, args, tangents, options))
 
     def kernel(redispatch: Redispatch, *args: Any, **options: Any) -> Any:
-        tangents = [autograd.tangent_of(arg) for arg in args]
+        tangents = [zero_tensors.tangent_of(arg) for arg in args]
         recorded = None
         if any(tangent is not None for tangent in tangents):
             recorded = _recorded_arguments(op, args, tangents)
@@ -90,7 +90,7 @@ def with_tangents_of_eager(op: Any) -> Callable[..., Any]:
         if recorded is not None:
             split = recorded[: len(args)], recorded[len(args) :]
             for i, part in enumerate((result,) if isinstance(result, Tensor) else result):
-                _overwrite(autograd.tangent_of(part), write_tangent, (i, *split), options)
+                _overwrite(zero_tensors.tangent_of(part), write_tangent, (i, *split), options)
         return result
 
     write_tangent.__qualname__ = f"tangent of {op}"

@@ -165,6 +165,7 @@ class _OutcomeReader:
         self.path_of_fake = _unique_paths([(id(b.fake), b.path) for b in before])
         self.path_of_storage = _unique_paths([(id(b.storage), b.path) for b in before])
         self.new_storages: list[Storage] = []
+        self._index_of_storage: dict[int, int] = {}  # of `new_storages`, by identity
 
     def outcome_of(self, result: Any) -> Any:
         """Describe `result` by outcomes (``_cache/recipes``); None if that is not possible."""
@@ -187,9 +188,9 @@ class _OutcomeReader:
             return None if base is None else ViewResult(fake._fake_meta, base)
         if storage.pinned is not None:
             return None
-        if not any(storage is known for known in self.new_storages):
+        index = self._index_of_storage.setdefault(id(storage), len(self.new_storages))
+        if index == len(self.new_storages):
             self.new_storages.append(storage)
-        index = [storage is known for known in self.new_storages].index(True)
         return NewResult(fake._fake_meta, index)
 
     def metadata_changes(self) -> tuple[tuple[ArgumentPath, Metadata], ...] | None:

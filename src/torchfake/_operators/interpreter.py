@@ -217,10 +217,10 @@ def _to_meta(call: Call, value: Any) -> Any:
 
 def _meta_argument(call: Call, fake: FakeTensor) -> torch.Tensor:
     """The meta tensor that stands for `fake` in this call, on its storage's meta storage."""
-    for meta, seen in call.fakes_by_meta.values():
-        if seen is fake:
-            return meta
-    meta = meta_counterpart(fake)
+    known = call.metas_by_fake.get(id(fake))
+    if known is not None:
+        return known
+    meta = call.metas_by_fake[id(fake)] = meta_counterpart(fake)
     call.fakes_by_meta[id(meta)] = (meta, fake)
     key = subclass.storage_key(meta.untyped_storage())
     call.storages_by_key[key] = fake._fake_storage

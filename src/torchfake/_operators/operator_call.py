@@ -35,6 +35,7 @@ class Call:
         "fakes_by_meta",
         "func",
         "kwargs",
+        "metas_by_fake",
         "storages_by_key",
         "tensors",
         "traits",
@@ -51,6 +52,7 @@ class Call:
             self.args = (*self.tensors, *args[1:])
         self.device = devices.CPU
         self.fakes_by_meta: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self.metas_by_fake: dict[int, torch.Tensor] = {}  # fakes_by_meta keeps the fakes alive
         self.storages_by_key: dict[int, Storage] = {}
 
 

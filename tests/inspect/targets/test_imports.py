@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -26,3 +27,19 @@ def test_a_failing_import_turns_collection_on_again() -> None:
     with pytest.raises(ImportError), importing():
         raise ImportError
     assert gc.isenabled() is was_enabled
+
+
+def test_frozen_objects_are_counted_after_an_import_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(1) or 1)
+    was_enabled = gc.isenabled()
+    gc.enable()
+    try:
+        with importing():
+            pass
+        assert not counted
+        with importing():
+            monkeypatch.setitem(sys.modules, "this_is_not_a_module", gc)
+        assert counted
+    finally:
+        (gc.enable if was_enabled else gc.disable)()

@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.looks.geometry import axe_findings
+
 PAGES = (
     "index.html", "concepts.html", "distributed/plan.html", "reference/fakes.html",
     "reference/command-line.html", "figures.html", "design.html", "examples/will_it_fit.html",
@@ -75,6 +77,10 @@ def problems(folder: Path, shots: Path | None = None) -> Iterator[str]:
             yield from _problems_of_page(page, f"{address}/{name}", name, shots)
             yield from (f"{name}: {error}" for error in errors)
             errors.clear()
+        for path in sorted(folder.rglob("*.html")):
+            name = path.relative_to(folder).as_posix()
+            yield from (f"{name}: {found}" for found in _axe(page, f"{address}/{name}", name))
+        errors.clear()  # of pages in the folders of the theme
         yield from _problems_of_search(page, address)
         yield from (f"search: {error}" for error in errors)
         browser.close()
@@ -111,6 +117,14 @@ def _problems_of_page(page: Any, address: str, name: str, shots: Path | None) ->
         if page.evaluate("document.documentElement.dataset.theme") != theme:
             yield f"{name}: the switch does not make it {theme}"
     page.evaluate("localStorage.clear()")
+
+
+def _axe(page: Any, address: str, name: str) -> Iterator[str]:
+    """What axe finds on a page: of PAGES also in the dark, where others have the same colours."""
+    for theme in THEMES if name in PAGES else THEMES[:1]:
+        page.emulate_media(color_scheme=theme)
+        page.goto(address)
+        yield from axe_findings(page)
 
 
 def _problems_of_search(page: Any, address: str) -> Iterator[str]:

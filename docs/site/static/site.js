@@ -1,0 +1,5 @@
+// Buttons of the theme are named by what they show, which is more than their labels say.
+addEventListener("DOMContentLoaded", () => {
+  for (const button of document.querySelectorAll(".search-button-field, .version-switcher__button"))
+    button.removeAttribute("aria-label");
+});

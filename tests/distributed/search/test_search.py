@@ -189,11 +189,10 @@ def test_a_page_has_the_layouts_then_the_best_of_them(found: Search, tmp_path: P
     page = report(found, tmp_path / "search.html").read_text()
     assert "<title>LlamaForCausalLM</title>" in page
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert (headings[:2], headings[-2:]) == (
-        ["Layouts", "Ranks"],
-        ["Code of this layout", "Details"],
-    )
-    assert page.count('<tr><th scope="row">dp') == len(found.pareto)
+    assert headings[:2] == ["Layouts", "Ranks"]
+    assert headings[-2:] == ["Code of this layout", "Details"]
+    layouts = page.split("<h2>")[1]
+    assert layouts.count('<tr><th scope="row">') == len(found.pareto)
 
 
 def test_what_is_near_is_said_and_run_whole(found: Search) -> None:

@@ -17,7 +17,7 @@ from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, 
 from torchfake.inspect.records.units import number_text, seconds_text
 
 _WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 56, 28, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 28, 46
 _COLOR = "#4269d0"
 _TITLE = "Tokens per second: of each GPU, and of each user"
 

@@ -96,6 +96,7 @@ class Graph {
     this.build();
     this.foldFirst();
     this.zoom(Math.min(Math.max(this.fitting(), 0.6), 1));
+    this.view.scrollLeft = (this.view.scrollWidth - this.view.clientWidth) / 2;
   }
 
   fitting() {
@@ -231,10 +232,12 @@ class Graph {
       rect.setAttribute("width", x(node.box.x + node.box.width) - x(node.box.x));
       rect.setAttribute("height", y(node.box.y + node.box.height) - y(node.box.y));
     }
-    const move = `translate(${x(node.box.x) - node.box.x} ${y(node.box.y) - node.box.y})`;
+    const isFolded = this.folded.has(node.number), box = node.rects.at(-1)[0].getBBox();
+    const [right, down] = isFolded // its name is in the middle, as that of other boxes
+      ? [(box.width - node.wide) / 2 + 7, (box.height - node.tall) / 2] : [0, 0];
+    const move = `translate(${box.x - node.box.x + right} ${box.y - node.box.y + down})`;
     for (const text of node.texts) text.setAttribute("transform", move);
     if (!node.isFrame) return;
-    const isFolded = this.folded.has(node.number);
     node.texts[0].textContent = `${isFolded ? "\u25b8" : "\u25be"} ${node.title}`;
     node.g.setAttribute("aria-expanded", !isFolded);
   }

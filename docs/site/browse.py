@@ -1,6 +1,7 @@
 """Opens pages of the site in headless Chromium, as readers with wide and narrow screens do.
 
-Input: the folder of a site. Output: what is wrong, a line each. Invariant: nothing outside the
+Input: the folder of a site. Output: what is wrong, a line each, of geometry and colours on some
+pages, and what axe finds on all. Invariant: nothing outside the
 folder is requested. Called by: ``nox -s site``.
 
     python -m docs.site.browse FOLDER [--shots FOLDER]

@@ -137,6 +137,15 @@ def test_columns_of_a_tree_stand_under_their_header(seen: Any) -> None:
         assert len({round(cell["box_left"]) for cell in shown}) == 1
 
 
+def test_numbers_of_a_tree_are_in_view_in_a_narrow_window(seen: Any) -> None:
+    page = seen("summary")
+    page.set_viewport_size({"width": 400, "height": 700})
+    rows = page.locator(".tf .row:not(.head):visible").all()
+    edges = {round(row.locator("> .num").first.bounding_box()["x"]) for row in rows}
+    assert len(edges) == 1
+    assert edges.pop() < 330
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_nothing_makes_the_notebook_wider(seen: Any, name: str) -> None:
     page = seen(name)

@@ -72,6 +72,17 @@ STYLE = """<style>
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
 .tf .part, .tf .bar {display: inline-block}
 .tf .bar {height: .8em; min-width: 1px}
+@media (max-width: 700px) {
+  .tf .row {margin-left: 0 !important}
+  .tf .row > :not(.num) ~ :not(.num) {order: 1}
+  .tf .row > :first-child {box-sizing: border-box; width: 44vw !important; flex: none;
+    overflow: hidden; text-overflow: ellipsis}
+  .tf div.row > :first-child {padding-left: calc(var(--level, 0) * .7em)}
+  .tf summary.row > :first-child {padding-left: calc((var(--level) - 1) * .7em)}
+  .tf details {--level: 1} .tf details details {--level: 2}
+  .tf details details details {--level: 3} .tf details details details details {--level: 4}
+  .tf details details details details details {--level: 5}
+}
 </style>"""
 
 

@@ -80,6 +80,8 @@ def problems(folder: Path, shots: Path | None = None) -> Iterator[str]:
             errors.clear()
         for path in sorted(folder.rglob("*.html")):
             name = path.relative_to(folder).as_posix()
+            if name.startswith("_static/"):  # parts of pages
+                continue
             yield from (f"{name}: {found}" for found in _axe(page, f"{address}/{name}", name))
         errors.clear()  # of pages in the folders of the theme
         yield from _problems_of_search(page, address)

@@ -294,9 +294,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def site(session: nox.Session) -> None:
-    """The documentation as a site, in build/site: no warning, no broken link or anchor; then eight
-    pages in headless Chromium, which CHROMIUM names or PATH has. ``-- --external`` also requests
-    the pages of other sites that are linked to.
+    """The documentation as a site, in build/site: no warning, no broken link or anchor; then all
+    pages in headless Chromium, which CHROMIUM names or PATH has: axe finds nothing serious, and
+    eight of them are right at three widths. ``-- --external`` also requests the pages of other
+    sites that are linked to.
     """
     install(session, CHECKED_TORCH, "docs")
     session.run("npm", "install", "--prefix", "build/looks", *LOOKS, external=True)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def _write_sections(folder: Path) -> None:
     left = [str(p.with_suffix("")) for p in paths if str(p) != "index.md"]
     sections: dict[str, list[str]] = {}
     for name, (_, patterns) in SECTIONS.items():
-        found = [n for pattern in patterns for n in left if Path(n).match(pattern)]
+        found = [n for pattern in patterns for n in left if fnmatchcase(n, pattern)]
         sections[name] = list(dict.fromkeys(found))
         left = [n for n in left if n not in sections[name]]
     sections["guides"] += left

@@ -1,6 +1,7 @@
 """Opens pages of the site in headless Chromium, as readers with wide and narrow screens do.
 
-Input: the folder of a site. Output: what is wrong, a line each. Invariant: nothing outside the
+Input: the folder of a site. Output: what is wrong, a line each, of geometry and colours on some
+pages, and what axe finds on all. Invariant: nothing outside the
 folder is requested. Called by: ``nox -s site``.
 
     python -m docs.site.browse FOLDER [--shots FOLDER]
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.looks.geometry import axe_findings
 
 PAGES = (
     "index.html", "concepts.html", "distributed/plan.html", "reference/fakes.html",
@@ -75,6 +78,12 @@ def problems(folder: Path, shots: Path | None = None) -> Iterator[str]:
             yield from _problems_of_page(page, f"{address}/{name}", name, shots)
             yield from (f"{name}: {error}" for error in errors)
             errors.clear()
+        for path in sorted(folder.rglob("*.html")):
+            name = path.relative_to(folder).as_posix()
+            if name.startswith("_static/"):  # parts of pages
+                continue
+            yield from (f"{name}: {found}" for found in _axe(page, f"{address}/{name}", name))
+        errors.clear()  # of pages in the folders of the theme
         yield from _problems_of_search(page, address)
         yield from (f"search: {error}" for error in errors)
         browser.close()
@@ -111,6 +120,14 @@ def _problems_of_page(page: Any, address: str, name: str, shots: Path | None) ->
         if page.evaluate("document.documentElement.dataset.theme") != theme:
             yield f"{name}: the switch does not make it {theme}"
     page.evaluate("localStorage.clear()")
+
+
+def _axe(page: Any, address: str, name: str) -> Iterator[str]:
+    """What axe finds on a page: of PAGES also in the dark, where others have the same colours."""
+    for theme in THEMES if name in PAGES else THEMES[:1]:
+        page.emulate_media(color_scheme=theme)
+        page.goto(address)
+        yield from axe_findings(page)
 
 
 def _problems_of_search(page: Any, address: str) -> Iterator[str]:

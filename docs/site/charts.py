@@ -109,10 +109,11 @@ def chart(title: str, rows: Rows, unit: str, *, is_log: bool) -> str:
                 f'<circle cx="{x(value):.1f}" cy="{y}" r="5" fill="{color}">'
                 f"<title>{escape(said)}</title></circle>"
             )
+    at = 8
     for number, name in enumerate(series):
-        at = 8 + 118 * number
         parts.append(f'<circle cx="{at}" cy="9" r="5" fill="{COLORS[number]}"/>')
         parts.append(f'<text x="{at + 10}" y="13">{escape(name)}</text>')
+        at += 36 + 7 * len(name)
     middle = (LEFT + RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{bottom + 34}" text-anchor="middle">{unit}</text></svg>')
     return "".join(parts)

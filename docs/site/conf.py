@@ -48,7 +48,7 @@ mermaid = assemble.ROOT / "build/looks/node_modules/mermaid/dist/mermaid.min.js"
 if mermaid.is_file():  # else pages load it from the network
     html_static_path.append(str(mermaid))
     mermaid_use_local = "mermaid.mjs"
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_favicon = str(assemble.FOLDER / "static" / "favicon.svg")
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}

@@ -11,6 +11,7 @@ import ast
 import importlib
 import inspect
 import io
+import re
 import textwrap
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ GROUPS = {
     "inspecting": (
         "Inspecting and planning",
         ("fit", "estimate", "summary", "check", "example_inputs", "plan", "diff", "graph_of",
-         "report", "Serve"),
+         "report", "serve", "Serve"),
     ),
     "deferred": (
         "Deferred init",
@@ -137,7 +138,8 @@ def _command_pages() -> Iterator[str]:
         for title, params in groups.items():
             if params:
                 yield from (f"**{title}**", "") if title else ()
-                yield from ("| | |", "|---|---|", *map(_option_row, params), "")
+                kind = "option" if title else "argument"
+                yield from (f"| {kind} | meaning |", "|---|---|", *map(_option_row, params), "")
 
 
 def _option_row(param: Any) -> str:
@@ -146,4 +148,5 @@ def _option_row(param: Any) -> str:
         names = f"`{param.name.upper()}`"
     value = f" `{param.metavar}`" if param.metavar and param.param_type_name != "argument" else ""
     words = " ".join((param.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+    words = re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"`\g<0>`", words)  # no line ends in its hyphens
     return f"| {names}{value} | {words} |"

@@ -70,6 +70,13 @@ def test_summaries_of_commands_are_whole(
     assert "init Initialise a model as eager PyTorch would, to safetensors files." in commands
 
 
+def test_no_range_of_a_number_is_told(run: Run) -> None:
+    _, out, _ = run("init", "--help")
+    assert "<=" not in out
+    assert "--seed <int>" in out
+    assert "[default: 0]" in out
+
+
 def test_a_pipe_gets_no_colours(run: Run) -> None:
     assert "\x1b" not in run("fit", "--help")[1]
 

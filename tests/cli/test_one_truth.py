@@ -48,7 +48,7 @@ COMMANDS = {
     "diff": ("diff", "transformers:GPT2Model", "transformers:GPT2LMHeadModel"),
     "init": ("init", *SMALL, "--out", "weights"),
 }
-WITHOUT_HTML = ("fit of weights", "plan --search", "diff", "init")
+WITHOUT_HTML = ("fit of weights", "diff", "init")
 
 UNITS = "[kMGTP]?i?B|[kMGTPE]|s|ms|us|%|[kMGTPE]?FLOPs|bytes"
 NUMBER = re.compile(

@@ -134,9 +134,9 @@ def test_a_search(run: Run) -> None:
     code, _, err = run("plan", *SMALL, "--gpus", "2", "--search")
     assert code == 2
     assert err == "error: --search needs --gpus and --batch, for which it tries layouts\n"
-    code, _, err = run("plan", *SMALL, *options, "--mesh", "dp=2", "--html", "x.html")
+    code, _, err = run("plan", *SMALL, *options, "--mesh", "dp=2", "--offload")
     assert code == 2
-    assert err == "error: --search chooses the layout: leave out --mesh, --html\n"
+    assert err == "error: --search chooses the layout: leave out --mesh, --offload\n"
 
 
 def test_a_remedy_was_planned(run: Run) -> None:

@@ -96,6 +96,15 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert found == ["a.html links to #y, which is not there"]
 
 
+def test_a_notebook_with_the_name_of_a_guide_is_among_the_notebooks(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    for name in ("index.md", "serving.md", "examples/serving.ipynb"):
+        (tmp_path / name).touch()
+    assemble._write_sections(tmp_path)
+    assert "\nexamples/serving\n" in (tmp_path / "notebooks.md").read_text()
+    assert "examples/serving" not in (tmp_path / "guides.md").read_text()
+
+
 def test_each_figure_has_the_numbers_of_its_table() -> None:
     page = charts.figures(assemble.ROOT / "docs")
     assert page.count("<svg ") == 6

@@ -16,10 +16,11 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from tests.examples.notebooks import NOTEBOOKS, code_cells, read
 from tests.inspect.compared_models import stack
 from tests.inspect.small_models import model_and_inputs
-from tests.looks.conftest import package
 from tests.looks.frames import PROGRAMS, THEMES, framed
+from tests.looks.geometry import axe_findings
 from torchfake import check, diff, estimate, fit, summary
 from torchfake.distributed import plan
 from torchfake.inspect import weights
@@ -58,12 +59,12 @@ def sharded() -> Any:
 
 @pytest.fixture(params=[f"{program} {theme}" for program in PROGRAMS for theme in THEMES])
 def seen(request: pytest.FixtureRequest, browser: Any) -> Any:
-    """A function that opens a page with the output of a record."""
+    """A function that opens a page with the output of a record, or with another output."""
     program, theme = request.param.split()
     page = browser.new_page(viewport={"width": WIDTH, "height": 700}, color_scheme=theme)
 
-    def seen(name: str) -> Any:
-        page.set_content(framed(record(name)._repr_html_(), program, theme))
+    def seen(name: str, output: str = "") -> Any:
+        page.set_content(framed(output or record(name)._repr_html_(), program, theme))
         if shots := os.environ.get("LOOKS_SHOTS"):
             Path(shots).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=f"{shots}/{name}-{program}-{theme}.png", full_page=True)
@@ -136,6 +137,15 @@ def test_columns_of_a_tree_stand_under_their_header(seen: Any) -> None:
         assert len({round(cell["box_left"]) for cell in shown}) == 1
 
 
+def test_numbers_of_a_tree_are_in_view_in_a_narrow_window(seen: Any) -> None:
+    page = seen("summary")
+    page.set_viewport_size({"width": 400, "height": 700})
+    rows = page.locator(".tf .row:not(.head):visible").all()
+    edges = {round(row.locator("> .num").first.bounding_box()["x"]) for row in rows}
+    assert len(edges) == 1
+    assert edges.pop() < 330
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_nothing_makes_the_notebook_wider(seen: Any, name: str) -> None:
     page = seen(name)
@@ -143,15 +153,24 @@ def test_nothing_makes_the_notebook_wider(seen: Any, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 500
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_axe_finds_nothing_serious(seen: Any, name: str) -> None:
-    """Contrast, headers of tables, roles."""
-    page = seen(name)
-    page.evaluate((package("axe-core") / "axe.min.js").read_text())
-    found = page.evaluate("axe.run('.tf')")
-    serious = [
-        (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
+def test_axe_finds_nothing_serious(seen: Any) -> None:
+    """Contrast, headers of tables, roles: of all records, and of what the notebooks store."""
+    fragments = [record(name)._repr_html_() for name in RECORDS] + stored_fragments()
+    page = seen("all", "".join(fragments))
+    assert not axe_findings(page)
+    page.set_viewport_size({"width": 400, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert not axe_findings(page)
+
+
+def stored_fragments() -> list[str]:
+    """The records that the notebooks of examples/ store as HTML."""
+    outputs = [
+        output.get("data", {}).get("text/html", "")
+        for notebook in NOTEBOOKS
+        for cell in code_cells(read(notebook))
+        for output in cell.outputs
     ]
-    assert serious == []
+    found = [text for text in outputs if 'class="tf"' in text]
+    assert len(found) > 8
+    return found

@@ -11,7 +11,7 @@ import pytest
 from tests.inspect.small_models import model_and_inputs
 from tests.looks.geometry import axe_findings, problems
 from torchfake import graph_of, report
-from torchfake.distributed import plan_target
+from torchfake.distributed import plan_target, serve
 from torchfake.inspect import estimate, fit, summary
 
 pytest.importorskip("playwright")
@@ -31,7 +31,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     planned = plan_target(
         "transformers:LlamaForCausalLM", mesh="dp=4,tp=2", seq=64, batch=8, overrides=SMALL
     )
+    served = serve("transformers:LlamaForCausalLM", overrides=SMALL, gpu="h100-80gb", users=4,
+                   context=128)  # fmt: skip
     return {
+        "serve": report(served, folder / "serve.html"),
         "fit": report(found, several, drawn, folder / "fit.html"),
         "step": report(step, folder / "step.html"),
         "plan": report(planned, folder / "plan.html"),
@@ -57,7 +60,7 @@ def shown(page: Any, path: Path, width: int, theme: str = "light") -> Any:
 
 
 @pytest.mark.parametrize(("width", "theme"), VIEWS)
-@pytest.mark.parametrize("name", ["fit", "step", "plan"])
+@pytest.mark.parametrize("name", ["fit", "step", "plan", "serve"])
 def test_nothing_is_cut_or_dim_or_too_wide(
     page: Any, reports: dict[str, Path], name: str, width: int, theme: str
 ) -> None:
@@ -76,10 +79,20 @@ def test_numbers_of_modules_are_in_view_on_a_phone(page: Any, reports: dict[str,
 
 def test_totals_stay_in_view_when_a_table_is_scrolled(page: Any, reports: dict[str, Path]) -> None:
     shown(page, reports["fit"], 400)
-    page.evaluate("document.querySelector('.tf:has(.row)').scrollLeft = 300")
+    assert page.evaluate("""() => {
+      const wide = document.querySelector(".wide:has(.row)");
+      wide.scrollLeft = 300;
+      return wide.scrollLeft;
+    }""")
     totals = page.locator(".tf:has(.row) > table").first.bounding_box()
     assert totals["x"] >= 0
     assert totals["x"] + totals["width"] <= 400
+
+
+def test_a_shadow_says_that_a_table_goes_on(page: Any, reports: dict[str, Path]) -> None:
+    shown(page, reports["fit"], 400)
+    style = "getComputedStyle(document.querySelector('.wide')).backgroundAttachment"
+    assert page.evaluate(style) == "local, scroll, scroll"
 
 
 def test_operations_of_modules_are_in_view_on_a_desktop(
@@ -121,6 +134,30 @@ def test_a_filter_without_a_match_says_so(page: Any, reports: dict[str, Path]) -
     assert "found" in page.locator(".tools [role=status]").first.inner_text()
     page.get_by_label("filter modules").fill("nothing of that name")
     assert page.locator(".tools [role=status]").first.inner_text() == "no match"
+
+
+def test_a_rule_of_thumb_is_not_said_beside_a_step(page: Any, reports: dict[str, Path]) -> None:
+    shown(page, reports["fit"], 1400)
+    assert "before activations" not in page.locator("body").inner_text()
+
+
+def test_numbers_of_a_server_stand_beside_their_bars(page: Any, reports: dict[str, Path]) -> None:
+    shown(page, reports["serve"], 1400)
+    numbers, bars = page.locator(".tf .part").all(), page.locator(".tf .bar").all()
+    assert len(bars) >= 3
+    for number, bar in zip(numbers, bars, strict=True):
+        left, right = number.bounding_box(), bar.bounding_box()
+        assert right["x"] - left["x"] < 120
+
+
+def test_a_graph_fits_a_phone_and_is_legible(page: Any, reports: dict[str, Path]) -> None:
+    shown(page, reports["fit"], 400)
+    scale, wide = page.evaluate("""() => {
+      const drawn = document.querySelector("svg.tfg"), box = drawn.getBoundingClientRect();
+      return [box.width / drawn.viewBox.baseVal.width, drawn.parentElement.scrollWidth];
+    }""")
+    assert scale >= 0.7
+    assert wide <= 400
 
 
 def test_the_verdict_is_one_sentence_said_once(page: Any, reports: dict[str, Path]) -> None:

@@ -8,6 +8,7 @@ to import as everything else that help needs, is not imported.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -61,6 +62,10 @@ class Group(TyperGroup):
 
 Section = tuple[str, list[tuple[str, str]]]
 
+_BOUNDS = r"(?:-?\d+<=)?x[<>]=\d+"
+_RANGE = re.compile(rf"; {_BOUNDS}(?=\])|\s*\[{_BOUNDS}\]")
+"""What typer adds of the range of a number: that a batch is at least 1 needs no words."""
+
 
 def _sections(parameters: Iterable[Any], ctx: Any) -> Iterator[Section]:
     found: dict[str, list[tuple[str, str]]] = {name: [] for name in _ORDER}
@@ -70,7 +75,8 @@ def _sections(parameters: Iterable[Any], ctx: Any) -> Iterator[Section]:
             continue
         is_argument = parameter.param_type_name == "argument"
         group = getattr(parameter, "rich_help_panel", None) or _ORDER[-1]
-        found[_ORDER[0] if is_argument else group].append((_styled(record[0]), record[1]))
+        name, words = record[0].replace(" range>", ">"), _RANGE.sub("", record[1])
+        found[_ORDER[0] if is_argument else group].append((_styled(name), words))
     yield from ((name, rows) for name, rows in found.items() if rows)
 
 

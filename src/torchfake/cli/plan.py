@@ -171,7 +171,7 @@ def plan_command(
         if serves is not None:
             found: Any = _served(target, serves, given, mesh)
         elif search:
-            _check_search(gpus, batch, layout | {"checkpoint": checkpoint != "none", "html": html})
+            _check_search(gpus, batch, layout | {"checkpoint": checkpoint != "none"})
             found = search_layouts(target, **given, shows_code=code)
         else:
             found = plan_target(target, **given, **layout, shows_code=code)

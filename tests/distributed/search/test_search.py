@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from torchfake import profiles
+from torchfake import profiles, report
 from torchfake.distributed import Search, plan_target, search_layouts
 from torchfake.distributed.search import trials
 from torchfake.distributed.search.candidates import Candidate, candidates, splits, variants
@@ -181,6 +183,16 @@ def test_no_layout_of_the_table_is_beaten_by_another(found: Search) -> None:
     said = json.loads(json.dumps(found.to_dict()))
     assert len(said["rows"]) == len(found.rows)
     assert said["fastest"]["code"] not in str(found) + "\n"
+
+
+def test_a_page_has_the_layouts_then_the_best_of_them(found: Search, tmp_path: Path) -> None:
+    page = report(found, tmp_path / "search.html").read_text()
+    assert "<title>LlamaForCausalLM</title>" in page
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings[:2] == ["Layouts", "Ranks"]
+    assert headings[-2:] == ["Code of this layout", "Details"]
+    layouts = page.split("<h2>")[1]
+    assert layouts.count('<tr><th scope="row">') == len(found.pareto)
 
 
 def test_what_is_near_is_said_and_run_whole(found: Search) -> None:

@@ -16,8 +16,8 @@ from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
 from torchfake.inspect.records.units import number_text, seconds_text
 
-_WIDTH, _HEIGHT = 640, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 28, 46
+_WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 28, 46
 _COLOR = "#4269d0"
 _TITLE = "Tokens per second: of each GPU, and of each user"
 
@@ -53,7 +53,7 @@ def _(found: ServingPlan, form: str) -> str:
     parts = [*_axes(points), *_drawn(points)] if points else []
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'width="100%" style="max-width:{_WIDTH}px" font-family="system-ui, sans-serif" '
+        f'width="100%" style="max-width:{_WIDEST}px" font-family="system-ui, sans-serif" '
         f'font-size="12" fill="currentColor"><title>{_TITLE}</title>{"".join(parts)}</svg>'
     )
 
@@ -91,12 +91,8 @@ def _drawn(points: list[Point]) -> Iterator[str]:
             "</circle>"
         )
         if abs(x - last[0]) > 70 or abs(y - last[1]) > 18:  # room for a label
-            is_far = x > _WIDTH - 110
-            anchor, dx = ("end", -9) if is_far else ("start", 9)
-            yield (
-                f'<text x="{x + dx:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">'
-                f"{number_text(point.users, 'user')}</text>"
-            )
+            words = number_text(point.users, "user")
+            yield f'<text x="{x + 9:.1f}" y="{y - 5:.1f}">{words}</text>'
             last = (x, y)
 
 
@@ -124,6 +120,13 @@ def _round_up(value: float) -> float:
 def _(found: ServingPlan) -> OnPage:
     rows = shown(found)
     verdict = rows[0].rows[0].values[0]
+    fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
+    sentence = fits + verdict.removeprefix(found.verdict)
+    return OnPage(found.class_name, found.verdict, sentence, _cards(found), _sections(found), rows)
+
+
+def _cards(found: ServingPlan) -> dict[str, str]:
+    """The key figures of a server."""
     gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
     cards = {"GPUs": f"{found.server.axes.num_ranks:,} x {gpu}"}
     if found.steady is not None:
@@ -132,21 +135,25 @@ def _(found: ServingPlan) -> OnPage:
             "each token": seconds_text(found.steady.seconds),
             "tokens/s on each GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
         }
-    cards["users with full contexts"] = f"{found.most_users:,}"
-    sections = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
-    fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
-    sentence = fits + verdict.removeprefix(found.verdict)
-    return OnPage(found.class_name, found.verdict, sentence, cards, sections, rows)
+    return cards | {"users with full contexts": f"{found.most_users:,}"}
+
+
+def _sections(found: ServingPlan) -> list[tuple[str, str]]:
+    return [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
 
 
 @on_page.register
 def _(found: ServingSearch) -> OnPage:
-    rows = shown(found)
-    first = rows[0].rows[0]
+    answers, *others = shown(found)
+    first, *rest = answers.rows
     verdict, sentence = ("yes" if found.fits else "no"), f"{first.name}: {first.values[0]}"
+    sentence = sentence[:1].upper() + sentence[1:]
     best = found.fewest or found.fastest
     title = found.target if best is None else best.plan.class_name
-    return OnPage(title, verdict, sentence, {"ways tried": f"{len(found.offers):,}"}, [], rows)
+    cards = {} if best is None else _cards(best.plan)
+    cards["ways tried"] = f"{len(found.offers):,}"
+    sections = [] if best is None else _sections(best.plan)
+    return OnPage(title, verdict, sentence, cards, sections, [answers._replace(rows=rest), *others])
 
 
 @figure.register

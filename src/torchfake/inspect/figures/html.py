@@ -7,6 +7,7 @@ such as JupyterLab's, changes neither alignment nor indentation: ours is more sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape as _escape_markup
 from itertools import zip_longest
@@ -41,7 +42,8 @@ COLORS = {
 """Colours of categories in bars and figures: Observable's ten categorical colours, and one more."""
 
 STYLE = """<style>
-.tf {font: 13px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums; overflow-x: auto}
+.tf {font: 13px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums}
+.tf .wide {overflow-x: auto}
 .tf .row {display: flex; gap: 1.5em; white-space: pre; width: max-content}
 .tf summary.row {cursor: pointer; list-style: none}
 .tf summary.row::-webkit-details-marker {display: none}
@@ -64,11 +66,23 @@ STYLE = """<style>
   vertical-align: top; line-height: inherit; max-width: none}
 .tf.tf.tf th {font-weight: 600; white-space: nowrap}
 .tf.tf.tf td.num, .tf.tf.tf th.num {text-align: right}
+.tf.tf.tf td {overflow-wrap: anywhere}
 .tf.tf.tf .grid td {white-space: nowrap}
 .tf.tf.tf p {margin: .5em 0}
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
 .tf .part, .tf .bar {display: inline-block}
 .tf .bar {height: .8em; min-width: 1px}
+@media (max-width: 700px) {
+  .tf .row {margin-left: 0 !important}
+  .tf .row > :not(.num) ~ :not(.num) {order: 1}
+  .tf .row > :first-child {box-sizing: border-box; width: 44vw !important; flex: none;
+    overflow: hidden; text-overflow: ellipsis}
+  .tf div.row > :first-child {padding-left: calc(var(--level, 0) * .7em)}
+  .tf summary.row > :first-child {padding-left: calc((var(--level) - 1) * .7em)}
+  .tf details {--level: 1} .tf details details {--level: 2}
+  .tf details details details {--level: 3} .tf details details details details {--level: 4}
+  .tf details details details details details {--level: 5}
+}
 </style>"""
 
 
@@ -86,7 +100,8 @@ def _block(block: Block) -> str:
     parts = [f"<p><b>{_emphasized(block.heading, VERDICT)}</b></p>"] if block.heading else []
     if block.columns:
         is_tree = any(row.indent for row in block.rows)
-        parts += _tree(block) if is_tree else _table(block)
+        columns = "".join(_tree(block) if is_tree else _table(block))
+        parts.append(f'<div class="wide" tabindex="0">{columns}</div>')
     elif block.rows:
         parts += _lines(block.rows)
     parts += [f'<p class="dim">{escape(block.note)}</p>'] if block.note else []
@@ -112,15 +127,19 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
         text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
         if row.bar:
             number = _number(row)
-            rest = row.values[-1][len(number) :].removeprefix(",")
+            rest = row.values[-1][len(number) :].lstrip(",;")
             text = _bar(row.bar, number, longest) + escape(rest)
         yield f"<td>{text}</td></tr>"
     yield "</table>"
 
 
+_NUMBER = re.compile(r"[\d.,]+ \w+( \([^)]*\))?")
+
+
 def _number(row: Row) -> str:
-    """The number of a row with a bar, without what is said of another moment."""
-    return str(row.values[-1]).partition(",")[0]
+    """The number of a row with a bar, without what else is said of it."""
+    found = _NUMBER.match(row.values[-1])
+    return found[0] if found else row.values[-1]
 
 
 def _bar(bar: Bar, number: str, longest: int) -> str:

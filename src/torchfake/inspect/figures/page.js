@@ -22,9 +22,7 @@ function searchField(words, search) {
 const button = (words, onclick) => element("button", {type: "button", onclick}, words);
 
 // Tables of modules: a filter; all rows opened or closed.
-for (const tree of all(".tf")) {
-  tree.tabIndex = 0;
-  if (!tree.querySelector("details")) continue;
+for (const tree of all(".wide:has(details)")) {
   const rows = all(".row:not(.head)", tree);
   for (const row of rows) row.firstElementChild.title = row.firstElementChild.textContent;
   const tools = searchField("filter modules", (wanted) => {
@@ -58,6 +56,7 @@ for (const code of all("pre")) {
 // drawing: positions are mapped, and none is computed anew.
 const GAP = {x: 18, y: 30};
 const FEW = 40; // boxes that a graph begins with
+const LEAST = 0.7; // the scale from which on its texts are easily read
 
 function mapping(taken, gap) {
   const merged = [];
@@ -85,6 +84,7 @@ class Graph {
   constructor(svg) {
     this.svg = svg;
     this.scale = 1;
+    this.folded = new Set();
     this.size = [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height];
     this.margin = svg.viewBox.baseVal.x;
     this.nodes = new Map(all("[data-n]", svg).map((g) => [g.dataset.n, this.node(g)]));
@@ -93,10 +93,10 @@ class Graph {
       paths: all("path", g).map((path) => [path, path.getAttribute("d")]),
     }));
     this.frames = [...this.nodes.values()].filter((node) => node.isFrame);
-    this.folded = this.first();
     this.build();
-    this.draw();
+    this.foldFirst();
     this.zoom(Math.min(Math.max(this.fitting(), 0.6), 1));
+    this.view.scrollLeft = (this.view.scrollWidth - this.view.clientWidth) / 2;
   }
 
   fitting() {
@@ -119,14 +119,15 @@ class Graph {
     return found;
   }
 
-  first() { // which frames are folded at first: the deepest ones, until few boxes are left
+  foldFirst() { // the deepest frames, until few boxes are left and fit the width in a legible size
     const depth = (node) => this.around(node.number).length;
-    for (let level = Math.max(0, ...this.frames.map(depth)) + 1; level > 0; level--) {
-      const folded = new Set(this.frames.filter((f) => depth(f) >= level).map((f) => f.number));
-      const isShown = (node) => !this.around(node.number).some((up) => folded.has(up));
-      if ([...this.nodes.values()].filter(isShown).length <= FEW) return folded;
+    for (let level = Math.max(0, ...this.frames.map(depth)) + 1; level >= 0; level--) {
+      this.folded = new Set(this.frames.filter((f) => depth(f) >= level).map((f) => f.number));
+      const isShown = (node) => !this.around(node.number).some((up) => this.folded.has(up));
+      if (level && [...this.nodes.values()].filter(isShown).length > FEW) continue;
+      this.draw();
+      if (this.fitting() >= LEAST) return;
     }
-    return new Set(this.frames.map((frame) => frame.number));
   }
 
   build() {
@@ -199,7 +200,8 @@ class Graph {
       node.isShown = !this.around(node.number).some(hides);
       node.g.classList.toggle("hidden", !node.isShown);
       if (!node.isShown) continue;
-      taken.x.push([x, x + (node.isFrame ? node.wide : width)], [x + width - 1, x + width]);
+      const half = (node.isFrame ? node.wide : width) / 2, middle = x + width / 2;
+      taken.x.push([x, x + 1], [middle - half, middle + half], [x + width - 1, x + width]);
       taken.y.push([y, y + (node.isFrame ? node.tall : height)], [y + height - 1, y + height]);
     }
     for (const line of this.lines) {
@@ -230,10 +232,12 @@ class Graph {
       rect.setAttribute("width", x(node.box.x + node.box.width) - x(node.box.x));
       rect.setAttribute("height", y(node.box.y + node.box.height) - y(node.box.y));
     }
-    const move = `translate(${x(node.box.x) - node.box.x} ${y(node.box.y) - node.box.y})`;
+    const isFolded = this.folded.has(node.number), box = node.rects.at(-1)[0].getBBox();
+    const [right, down] = isFolded // its name is in the middle, as that of other boxes
+      ? [(box.width - node.wide) / 2 + 7, (box.height - node.tall) / 2] : [0, 0];
+    const move = `translate(${box.x - node.box.x + right} ${box.y - node.box.y + down})`;
     for (const text of node.texts) text.setAttribute("transform", move);
     if (!node.isFrame) return;
-    const isFolded = this.folded.has(node.number);
     node.texts[0].textContent = `${isFolded ? "\u25b8" : "\u25be"} ${node.title}`;
     node.g.setAttribute("aria-expanded", !isFolded);
   }

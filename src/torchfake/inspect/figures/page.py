@@ -44,10 +44,12 @@ _PAGE = """<!DOCTYPE html>
 
 def html_page(records: list[Any]) -> str:
     """The HTML page that shows some records."""
+    has_step = any(not isinstance(part, Summary) for part in _parts(records))
+    said = {"fits", "training"} if has_step else {"fits"}
     sections = "\n".join(
         f"<section><h2>{escape(heading)}</h2>\n{body}</section>"
         for record in records
-        for heading, body in _sections(record)
+        for heading, body in _sections(record, said)
     )
     return _PAGE.format(
         title=escape(_title(records)),
@@ -186,43 +188,43 @@ def _card(name: str, value: str) -> str:
     return f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
 
 
-def _sections(record: Any) -> Iterator[tuple[str, str]]:
-    """The sections of a record, each a heading and HTML."""
+def _sections(record: Any, said: set[str]) -> Iterator[tuple[str, str]]:
+    """The sections of a record, each a heading and HTML, without rows that are said elsewhere."""
     if isinstance(record, Inspection):
-        yield from () if record.memory is None else _sections(record.memory)
-        yield from _sections(record.summary)
-        yield from () if record.graph is None else _sections(record.graph)
+        yield from () if record.memory is None else _sections(record.memory, said)
+        yield from _sections(record.summary, said)
+        yield from () if record.graph is None else _sections(record.graph, said)
     elif isinstance(record, DataflowGraph):
         yield "Dataflow", html_fragment(record)
     elif isinstance(record, Summary):
         yield "Parameters", icicle_svg(drawing.parameters_icicle(record))
         if record.flops and sum(record.flops_of([""])):
             yield "Operations", icicle_svg(drawing.operations_icicle(record))
-        yield "Modules", _rows(record)
+        yield "Modules", _rows(record, said)
     elif isinstance(record, Fits):
-        yield "Memory, and where it fits", _rows(record)
+        yield "Memory, and where it fits", _rows(record, said)
         yield from _memory_sections(record.shown)
     elif isinstance(record, Estimate):
-        yield "Memory", _rows(record)
+        yield "Memory", _rows(record, said)
         yield from _memory_sections(record)
     elif isinstance(record, OnPage):
         yield from record.sections
-        yield "Details", _html_of(record.rows)
+        yield "Details", _html_of(record.rows, said)
     else:  # a plan, and the memory of the ranks that hold the most
         yield from plan_sections(record)
-        yield "Plan", _rows(record)
+        yield "Plan", _rows(record, said)
         yield from _memory_sections(record.estimate)
         yield from code_section(record) if hasattr(record, "code") else ()
 
 
-def _rows(record: Any) -> str:
+def _rows(record: Any, said: set[str]) -> str:
     """The rows of a record without what the page says elsewhere: headline, verdict, code."""
-    return _html_of(shown(record))
+    return _html_of(shown(record), said)
 
 
-def _html_of(shown_blocks: list[Any]) -> str:
+def _html_of(shown_blocks: list[Any], said: set[str]) -> str:
     blocks = (
-        block._replace(rows=[r for r in block.rows if r.name != "fits"], heading="", code="")
+        block._replace(rows=[r for r in block.rows if r.name not in said], heading="", code="")
         for block in shown_blocks
     )
     return blocks_html(block for block in blocks if block.rows or block.note)

@@ -34,8 +34,8 @@ def report(*found: Any, **options: Any) -> Path:
 
     Args:
         found: a module and its inputs; or one or more results of type Summary, Estimate, Fits,
-            Inspection, DataflowGraph, Plan, TargetPlan, ServingPlan or ServingSearch. The last
-            argument is the path of the file.
+            Inspection, DataflowGraph, Plan, TargetPlan, Search, ServingPlan or ServingSearch. The
+            last argument is the path of the file.
         options: for a module, the options of :func:`estimate`.
 
     Returns:

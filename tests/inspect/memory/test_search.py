@@ -71,29 +71,12 @@ def test_the_sizes_beside_a_predicted_limit_are_run(monkeypatch: pytest.MonkeyPa
     ran = runs_of(monkeypatch)
     (fitted,) = fit(step(), CARDS[3])
     assert fitted.largest is not None
-    assert fitted.largest in ran
+    assert {fitted.largest, fitted.largest + 1} <= {*ran}  # scratch of sums is not on a line
     assert len(ran) < 10
     monkeypatch.setattr(Line, "is_straight", False)
     predicted = len(ran)
     assert fit(step(), CARDS[3])[0] == fitted
     assert len(ran) > 2 * predicted + 5
-
-
-def test_a_next_size_that_allocates_far_too_much_is_not_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def of_large_samples() -> Any:
-        with fake_mode():
-            net = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4)))
-            return estimate(net, torch.empty(1, 4096, 4096), optimizer="sgd")
-
-    ran = runs_of(monkeypatch)
-    (fitted,) = fit(of_large_samples(), CARDS[3])
-    assert fitted.largest in ran
-    assert fitted.largest + 1 not in ran
-    monkeypatch.setattr(Line, "error", lambda *_: None)
-    assert fit(of_large_samples(), CARDS[3])[0] == fitted
-    assert fitted.largest + 1 in ran
 
 
 class Grows(nn.Linear):
@@ -150,7 +133,7 @@ def test_a_predicted_limit_is_that_of_runs(
     ran = runs_of(monkeypatch)
     quick = found()
     number = len(ran)
-    monkeypatch.setattr(Line, "error", lambda *_: None)
+    monkeypatch.setattr(Line, "is_through", lambda *_: False)
     assert found() == quick
     assert quick["largest"] + 1 in ran
     assert number + (vary == "users") <= len(ran) - number  # scratch of sums is not on a line

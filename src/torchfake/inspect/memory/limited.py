@@ -6,7 +6,7 @@ prediction for a size that was not run can be compared with what that size is fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import NamedTuple
@@ -15,7 +15,6 @@ import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.storages.cuda_memory import CUDA_ROUNDING
 from torchfake.inspect.storages.lifetimes import Lifetimes
 
 
@@ -61,35 +60,26 @@ class Line(NamedTuple):
         pairs = _pairs(self.found, self.others)
         return pairs is not None and all(_have_same_order(*each) for each in pairs)
 
-    def error(self, size: int, ran: Sequence[Estimate]) -> int | None:
-        """Bytes by which the storages of a run at another size differ from those predicted, in all;
-        None if the run had other storages.
-        """
+    def is_through(self, size: int, ran: Sequence[Estimate]) -> bool:
+        """Whether a run at another size had the same storages, with exactly the predicted bytes."""
         told, pairs = _pairs(self.found, self.others), _pairs(self.found, ran)
         if told is None or pairs is None or not all(_have_same_order(*each) for each in pairs):
-            return None
-        errors = [
-            np.abs(self._at(size, one, other).num_bytes - at.num_bytes)
-            for (one, other), (_, at) in zip(told, pairs, strict=True)
-        ]
-        return sum(int((each + CUDA_ROUNDING)[each > 0].sum()) for each in errors)
-
-    def peak_bytes(self, size: int) -> int:
-        """The most bytes that would be allocated at another size."""
-        return max(told.peak_bytes for told in self._estimates(size))
+            return False
+        both = zip(told, pairs, strict=True)
+        return all(
+            np.array_equal(self._at(size, one, other).num_bytes, at.num_bytes)
+            for (one, other), (_, at) in both
+        )
 
     def fits(self, size: int, gpu: CudaProfile, usable_bytes: int) -> bool:
         """Whether the step would fit at another size."""
-        for told in self._estimates(size):
-            if told.peak_bytes > usable_bytes and told.round_to <= CUDA_ROUNDING:
+        for each, other in zip(self.found, self.others, strict=True):
+            told = each.of_runs([*map(self._told, repeat(size), each.runs, other.runs)])
+            if told.peak_bytes > usable_bytes and told.round_to <= 512:
                 return False
             if fitted_bytes(told, usable_bytes, gpu.total_memory) > usable_bytes:
                 return False
         return True
-
-    def _estimates(self, size: int) -> Iterator[Estimate]:
-        for each, other in zip(self.found, self.others, strict=True):
-            yield each.of_runs([*map(self._told, repeat(size), each.runs, other.runs)])
 
     def _told(self, size: int, one: Estimate, other: Estimate) -> Estimate:
         pairs = zip(one.tables, other.tables, strict=True)

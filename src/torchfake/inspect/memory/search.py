@@ -1,9 +1,9 @@
 """The search for the largest size at which a step fits on a GPU.
 
 Input: the peaks of a step, a GPU. Output: the largest size whose peak fits. Invariant: that size
-was run. The next was run too, or else is known by the bytes of its storages, on lines through those
-of two sizes that were run, near which the answer is. All other predictions only choose the sizes to
-run.
+was run. The next was run too, or else the allocator was replayed with the bytes of its storages on
+lines through those of three sizes that were run, the answer among them. All other predictions only
+choose the sizes to run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ _NEAREST = 4
 _MOST_WRONG = 3
 """The number of wrong predictions after which no more are made."""
 
-_TIMES_WRONG = 16
-"""How many times as wrong as at the largest size that fits a prediction may be at the next size."""
-
 _FAR = 64
 """How many times as large as a size that ran a predicted size may be."""
 
@@ -39,12 +36,12 @@ class Search:
 
     Allocated bytes grow almost linearly with the size. If the step has the same storages at two
     sizes, their bytes at other sizes are predicted, and replayed by the allocator. The largest size
-    that is predicted to fit is run; so is the next, unless the prediction was right to the byte, or
-    so nearly that the next allocates too much in any case. Otherwise the search begins where the
-    line through the known peaks reaches the limit (interpolation search). The caching allocator
-    reserves somewhat more than is allocated, so from there the search goes on in growing steps
-    until they enclose the answer (galloping), and then bisects. If a model does not run at a size,
-    but at a multiple of its given size next to it, only such multiples are tried from then on.
+    that is predicted to fit is run; so is the next, unless the prediction was right to the byte.
+    Otherwise the search begins where the line through the known peaks reaches the limit
+    (interpolation search). The caching allocator reserves somewhat more than is allocated, so from
+    there the search goes on in growing steps until they enclose the answer (galloping), and then
+    bisects. If a model does not run at a size, but at a multiple of its given size next to it, only
+    such multiples are tried from then on.
     """
 
     def __init__(
@@ -60,6 +57,7 @@ class Search:
         self.highest = highest  # the largest size to try
         self.multiple_of = multiple_of  # only multiples of this size are tried
         self._predicted: int | None = None  # the largest size that fits
+        self._by: Line | None = None  # what predicted it before it was run
         self._num_wrong = 0  # predictions that a run has contradicted
 
     def run(self) -> tuple[int, str]:
@@ -69,27 +67,22 @@ class Search:
         proposed = self._proposed()
         while True:
             low, high, limit = self._bounds()
+            if self._was_right(low):
+                return low, "memory"
             size = self._untried(low, high, next(proposed))
             if size is None:
                 return low, limit
-            if low == self._predicted and self._is_confirmed(low):
-                return low, "memory"
             if self._peak(size) is None and self.multiple_of == 1 and self._runs_near(size, low):
                 self.multiple_of = self.size
 
-    def _is_confirmed(self, low: int) -> bool:
-        """Whether the largest size that is known to fit is predicted so well by two others that the
-        prediction that the next size does not fit is as good as a run.
+    def _was_right(self, low: int) -> bool:
+        """Whether the largest size that is known to fit was predicted, with the bytes that its
+        storages have. The prediction that the next size does not fit is then as good as a run.
         """
-        others = (line for line in self._lines() if low not in (line.size, line.other_size))
-        line = next(others, None)
-        if line is None:
+        if self._by is None or low != self._predicted:
             return False
-        error = line.error(low, self.peaks.estimates(self.peaks.measured(self.gpu)[low]))
-        after = low + self.multiple_of
-        if error:
-            return line.peak_bytes(after) > self.usable_bytes + _TIMES_WRONG * error
-        return error == 0 and not line.fits(after, self.gpu, self.usable_bytes)
+        ran = self.peaks.estimates(self.peaks.measured(self.gpu)[low])
+        return self._by.is_through(low, ran)
 
     def _runs_near(self, size: int, low: int) -> bool:
         """Whether the model runs at a multiple of its given size near a size at which it does not:
@@ -118,10 +111,11 @@ class Search:
         if high - low <= self.multiple_of or failed or self._num_wrong > _MOST_WRONG:
             return None
         if self._predicted is None:
-            line = next(self._lines(), None)
+            line = self._line()
             if line is None:
                 return None
             self._predicted = self._largest_on(line, low, high)
+            self._by = line if low < self._predicted < high - self.multiple_of else None
         if self._predicted > _FAR * low and high > self.highest:
             self._predicted = None  # the model may not run there: try a nearer size first
             return None
@@ -130,16 +124,16 @@ class Search:
             return self._next_to_prediction()
         return self._predicted if self._predicted > low else low + self.multiple_of
 
-    def _lines(self) -> Iterator[Line]:
-        """Pairs of sizes at which the step has the same storages, those near the limit first."""
+    def _line(self) -> Line | None:
+        """Two sizes at which the step has the same storages, the nearest to the limit."""
         known = self.peaks.measured(self.gpu)
         ran = {n: self.peaks.estimates(found) for n, found in known.items() if n and found}
         nearest = sorted(
             ran, key=lambda n: abs(self.peaks.allocated(self.gpu, n) - self.usable_bytes)
         )
-        pairs = combinations(nearest[:_NEAREST], 2)
-        lines = (Line(one, ran[one], two, ran[two]) for one, two in pairs)
-        return (line for line in lines if line.is_straight)
+        nearest = nearest[:_NEAREST]
+        lines = (Line(one, ran[one], two, ran[two]) for one, two in combinations(nearest, 2))
+        return next((line for line in lines if line.is_straight), None)
 
     def _largest_on(self, line: Line, low: int, high: int) -> int:
         """The largest size between the bounds that is predicted to fit, by the steps in which sizes

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torchfake.errors import InputsError
+from torchfake.inspect.timing.efficiency import KERNEL_SECONDS
 
 
 class Engine(NamedTuple):
@@ -28,8 +29,9 @@ class Engine(NamedTuple):
     fused: float  # the share of other operators' bytes that is left when they are fused
     overlap: float  # the norm by which arithmetic and reading of a product add up: 1 is their sum
     launch_seconds: float  # of the host, for a layer of a pass over prompts, which is no graph
-    layer_seconds: float  # of starting and ending the kernels of a layer
+    kernel_seconds: float  # of starting and ending kernels, for each operator that they fuse
     step_seconds: float  # of scheduling, sampling and sending tokens, for each pass
+    sequence_seconds: float  # of the same, for each sequence that yields a token
     message_seconds: float  # of a message of no bytes
     link_share: float  # of the bandwidth of links
     is_eager: bool = False  # each operator of a layer is launched by itself, in every pass
@@ -38,10 +40,15 @@ class Engine(NamedTuple):
 ENGINES = {
     found.name: found
     for found in (
-        Engine("engine", 0.80, 0.88, 1.1, 1.05, 0.35, 1.4, 230e-6, 38e-6, 0.65e-3, 5e-6, 0.95),
-        Engine("eager", 0.80, 0.25, 1.0, 0.95, 1.0, 1.4, 0.0, 0.0, 1e-3, 20e-6, 0.75, True),
+        Engine(
+            "engine", 0.80, 0.88, 1.1, 1.05, 0.35, 1.4, 230e-6, 1e-6, 0.65e-3, 5e-6, 5e-6, 0.95,
+        ),
+        Engine(
+            "eager", 0.80, 0.25, 1.0, 0.95, 1.0, 1.4, 0.0, KERNEL_SECONDS, 1e-3, 0.0, 20e-6, 0.75,
+            True,
+        ),
     )
-}
+}  # fmt: skip
 """``engine``: fused kernels, in CUDA graphs when no prompts are read: vLLM and TensorRT-LLM.
 
 ``eager``: the operators of transformers' modules one after the other, as ``generate`` runs them. It

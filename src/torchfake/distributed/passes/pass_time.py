@@ -10,9 +10,11 @@ of each sequence; reading prompts is compute; messages of few tokens are latency
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from statistics import NormalDist
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.engines import Engine
@@ -22,12 +24,7 @@ from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.timing.collectives import Links, seconds_of_message
 from torchfake.inspect.timing.commands import Message
-from torchfake.inspect.timing.efficiency import (
-    KERNEL_SECONDS,
-    LAUNCH_SECONDS,
-    Shares,
-    shares_of,
-)
+from torchfake.inspect.timing.efficiency import LAUNCH_SECONDS, Shares, shares_of
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.observe import RING_SHARES
@@ -125,7 +122,8 @@ def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
     """The time of one pass of a rank."""
     counts = Counter(map(id, work.parts))
     unique = {id(part): part for part in work.parts}
-    whole = PassTime(host=machine.engine.step_seconds)
+    engine = machine.engine
+    whole = PassTime(host=engine.step_seconds + engine.sequence_seconds * load.sequences)
     for key, number in counts.items():
         whole += _layer(work, unique[key], load, machine).times(number)
     return whole + PassTime(host=max(_launching(work, load, machine) - whole.seconds, 0.0))
@@ -146,20 +144,13 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
     peak = rate_of(MODEL, work.dtype, machine.hardware)
     inner = layer.token_flops * load.tokens / (peak * machine.shares.products)
     moved = layer.token_bytes * load.tokens * machine.engine.fused
+    found += _over_cache(layer, load, peak, machine)
     return found + PassTime(
         compute=inner + _attention(layer, load, peak, machine),
-        cache=_cache_bytes(layer.pages, load) / (bandwidth * machine.engine.cache_share),
         activations=moved / (bandwidth * machine.shares.memory),
         communication=sum(_message(sent, load, machine) for sent in layer.sent),
-        kernels=_starting(layer, machine.engine),
+        kernels=machine.engine.kernel_seconds * (layer.launches - len(layer.sent)),
     )
-
-
-def _starting(layer: LayerWork, engine: Engine) -> float:
-    """Seconds of starting and ending the kernels of a layer."""
-    if engine.is_eager:
-        return KERNEL_SECONDS * layer.launches
-    return engine.layer_seconds if layer.pages else 0.0
 
 
 def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machine) -> PassTime:
@@ -174,20 +165,51 @@ def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machin
     hit = _hit(multiplied, load)
     *stack, columns, depth = weight.shape
     number = (stack or [1])[0]
-    product = Product(max(round(number * hit), 1), max(round(rows / hit), 1), columns, depth)
-    share = machine.shares.products * share_of_peak(product, machine.gpu.multi_processor_count)
-    if len(weight.shape) > 2:  # the experts of a layer, in one kernel
-        share *= machine.shares.batched
+    if stack:
+        hit, rows = _busiest(number, hit, rows, multiplied.ranks)
+    product = Product(max(round(number * hit), 1), max(math.ceil(rows / hit), 1), columns, depth)
+    share = machine.shares.products
+    if (least := _least_rows(multiplied, found, machine.gpu)) >= product.rows:
+        share *= rows / hit / least
+    else:
+        share *= share_of_peak(product, machine.gpu.multi_processor_count)
+        share *= machine.shares.batched if stack else 1  # the experts of a layer, in one kernel
     share *= machine.engine.products_share if products == MODEL else machine.engine.narrow_share
     flops = 2 * weight.num_values * rows
     reading = hit * machine.stored_bytes(weight)
     reading /= machine.hardware.memory_bytes * machine.engine.weights_share
     computing = flops / (peak * share)
-    norm = machine.engine.overlap
-    both = (reading**norm + computing**norm) ** (1 / norm)
-    if reading >= computing:
-        return PassTime(weights=both)
-    return PassTime(compute=both)
+    both = _together(reading, computing, machine.engine)
+    return PassTime(weights=both) if reading >= computing else PassTime(compute=both)
+
+
+def _together(reading: float, computing: float, engine: Engine) -> float:
+    """Seconds of a kernel that reads and computes at the same time."""
+    norm = engine.overlap
+    return float((reading**norm + computing**norm) ** (1 / norm))
+
+
+def _least_rows(multiplied: Multiplied, found: Format | None, gpu: CudaProfile) -> int:
+    """Rows that tensor cores multiply at least: fewer take as long. Those of Hopper multiply 64
+    (PTX, wgmma), except in kernels that expand weights or have experts of few rows, which use the
+    instructions of before (PTX, mma). So few rows read a weight once, tile by tile.
+    """
+    is_expanded = found is not None and found.operands_on(gpu) == MODEL
+    is_older = gpu.major < 9 or is_expanded or len(multiplied.weight.shape) > 2
+    return 16 if is_older else 64
+
+
+def _busiest(number: int, hit: float, rows: float, ranks: int) -> tuple[float, float]:
+    """The share of experts that are hit, and the rows, of the rank that has most of both: the
+    others wait for it. Tokens choose at random, so that numbers are spread as those of draws; the
+    largest of so many is estimated as by Blom (1958).
+    """
+    if ranks < 2:
+        return hit, rows
+    above = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    hit = min(hit + above * math.sqrt(hit * (1 - hit) / number), 1.0)
+    of_all = rows * number
+    return hit, (of_all + above * math.sqrt(of_all)) / number
 
 
 def _hit(multiplied: Multiplied, load: Load) -> float:
@@ -210,6 +232,19 @@ def _attention(layer: LayerWork, load: Load, peak: float, machine: Machine) -> f
     seen = load.prompt_before + load.prompt_tokens / max(load.prompts, 1.0) / 2
     pairs = load.prompt_tokens * (seen if window is None else min(seen, window))
     return layer.pair_flops * pairs / (peak * kernel[0])
+
+
+def _over_cache(layer: LayerWork, load: Load, peak: float, machine: Machine) -> PassTime:
+    """Attention of the tokens that are decoded: it reads the cache, and multiplies each key."""
+    window = layer.pages[0].window if layer.pages else None
+    length = load.context if window is None else min(load.context, window)
+    engine = machine.engine
+    share = machine.shares.products * engine.products_share
+    reading = _cache_bytes(layer.pages, load)
+    reading /= machine.hardware.memory_bytes * engine.cache_share
+    computing = layer.cached_flops * load.users * length / (peak * share)
+    both = _together(reading, computing, engine)
+    return PassTime(cache=both) if reading >= computing else PassTime(compute=both)
 
 
 def _cache_bytes(pages: tuple[Page, ...], load: Load) -> float:

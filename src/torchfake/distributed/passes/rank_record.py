@@ -65,6 +65,7 @@ class LayerWork:
     held: tuple[Weight, ...] = ()
     products: tuple[Multiplied, ...] = ()
     pair_flops: float = 0.0  # FLOPs of attention for each pair of a query and a key
+    cached_flops: float = 0.0  # the same, where the key is in the cache
     attention: str = ""  # the kernel of attention, as in ATTENTION; "" if none ran
     token_bytes: float = 0.0  # that operators other than products read and write for each token
     token_flops: float = 0.0  # of products without weights, such as those of states

@@ -110,6 +110,7 @@ class _Seen(NamedTuple):
     weights: dict[str, Weight]  # by each of its names; a tied one is the same object under both
     hidden_size: int
     positions: Positions | None
+    expanding: float  # FLOPs of attention over what is cached, as a multiple of those over prompts
 
     @staticmethod
     def of(module: nn.Module) -> _Seen:
@@ -124,7 +125,21 @@ class _Seen(NamedTuple):
             is_parameter = isinstance(tensor, nn.Parameter)
             own = Weight(name, tuple(local.shape), local.dtype.itemsize, is_parameter)
             weights[name] = first.setdefault(id(tensor), own)
-        return _Seen(weights, config_of(module).hidden_size, positions_of(module))
+        config = config_of(module)
+        return _Seen(weights, config.hidden_size, positions_of(module), _expanding(config))
+
+
+def _expanding(config: Any) -> float:
+    """Latent attention multiplies queries with the latents themselves, which are wider than heads
+    (DeepSeek-V2, section 2.1.2: the matrices that expand them are absorbed); over a prompt it
+    expands them. 1 for other attention.
+    """
+    names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    widths = [getattr(config, name, None) for name in names]
+    if not all(isinstance(width, int) for width in widths):
+        return 1.0
+    latent, rotated, keys, values = widths
+    return (2 * latent + rotated) / (keys + rotated + values)
 
 
 class _Reader:
@@ -229,10 +244,14 @@ class _Reader:
         pairs = self._rows * self._length**2  # torch's formulas count those above the diagonal
         attended = sum(work.flops for work in attention)
         others = sum(w.num_bytes for w in works if w.kind not in (MATMUL, *ATTENTION.values()))
+        if page is not None and page.token_bytes and not kernels:  # scores are tensors of the model
+            others -= self._bytes_of_scores(commands, products)
+            attended, inner = inner, 0.0
         return LayerWork(
             held,
             tuple(multiplied),
             attended / pairs,
+            attended / pairs * self._seen.expanding,
             next(iter(kernels), ""),
             others / self._tokens,
             inner / self._tokens,
@@ -240,6 +259,12 @@ class _Reader:
             () if page is None else (page,),
             len(self._commands[key]),
         )
+
+    def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> float:
+        """Bytes that operators of attention move between its products, which engines fuse."""
+        modules = {m for m in products if not any(len(w.shape) > 1 for w in self._by_module[m])}
+        works = [c.work for c in commands if c.place.module in modules]
+        return sum(w.num_bytes for w in works if w is not None and w.kind != MATMUL)
 
     @property
     def _sharing(self) -> int:

@@ -22,6 +22,7 @@ from tests.published.serving_more import MORE
 from tests.published.serving_rows import (
     On,
     Row,
+    activations,
     batch_of,
     cache_left,
     cache_of,
@@ -42,9 +43,10 @@ _L40S_7B = On("LLaMA 7B", "l40s-48gb", 1, "fp8", "fp8")
 _A100_GPTJ, _A100_7B = On("GPT-J 6B", "a100-80gb"), On("LLaMA 7B", "a100-80gb")
 _A100_70B = On("LLaMA 70B", "a100-80gb", 4)
 _NIM = On("Llama 3.3 70B", "h100-80gb", 2, "fp8", "fp8")
-_RTX = On("Llama 3.1 8B", "rtx3090-24gb", pass_tokens=20000, prompt=20000)
+_RTX = On("Llama 3.1 8B", "rtx3090-24gb", pass_tokens=20000, prompt=20000, sequences=256)
+_H100_8B = On("Llama 3.1 8B", "h100-80gb", sequences=256)
 _RTX_14B = On("Qwen2.5 14B", "rtx4090-24gb", 2, pass_tokens=2048, utilization=0.98)
-_235B = On("Qwen3-235B-A22B", "h100-80gb", 4, "fp8-block")
+_235B = On("Qwen3-235B-A22B", "h100-80gb", 4, "fp8-block", sequences=1024)
 
 ROWS = [
     batch_of(_H100_GPTJ, 64, 128, 128, 10907),
@@ -90,6 +92,8 @@ ROWS = [
     memory_row(_RTX, "cache", 3.81, cache_left, was_read=True),
     memory_row(_RTX, "cache of 31,232 tokens", 3.81, cache_of(31232)),
     Row("memory", "Llama 3.1 405B in fp8, 8 h100-80gb, weights", 57.75, "GiB", weights_of_405b),
+    memory_row(_H100_8B, "activations", 1.26, activations, was_read=True),
+    memory_row(_H100_8B._replace(tp=2), "activations", 1.26, activations),
     memory_row(_RTX_14B, "weights", 13.95, weights),
     memory_row(_RTX_14B, "cache", 8.69, cache_left),
     memory_row(_235B, "cache of 178,880 tokens", 8.11, cache_of(178880)),

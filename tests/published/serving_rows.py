@@ -16,6 +16,7 @@ from torchfake.distributed import serve
 from torchfake.distributed.passes.capacity import cache_bytes, most_users
 from torchfake.distributed.passes.engines import ENGINES, Engine
 from torchfake.distributed.passes.loads import Request, static_batch, steady
+from torchfake.distributed.passes.rank_record import RankWork
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 
@@ -33,6 +34,7 @@ class On(NamedTuple):
     utilization: float = 0.9
     prompt: int = 1024
     ep: int = 1  # ranks that share experts alone, and have users of their own
+    sequences: int = 1  # that are sampled at once
 
     @property
     def num_gpus(self) -> int:
@@ -56,6 +58,7 @@ def _server(on: On) -> Server:
     return _served(
         on.model, {}, on.prompt, gpu=on.gpu, mesh=mesh, weights=on.weights,
         cache_dtype=on.cache, pass_tokens=on.pass_tokens, utilization=on.utilization,
+        users=on.sequences, suggests=False,
     ).server  # fmt: skip
 
 
@@ -131,8 +134,17 @@ _FREE = 0.925
 """The share of what weights and activations leave free that TensorRT-LLM gives to the cache: the
 page says 0.90 to 0.95."""
 
+
+
+def _unwindowed(work: RankWork) -> RankWork:
+    """TensorRT-LLM caches whole sequences of layers with windows, unless it is told the windows."""
+    layers = [replace(p, pages=tuple(replace(q, window=None) for q in p.pages)) for p in work.layers]
+    return replace(work, layers=tuple(layers))
+
+
 _SEQUENCES = 2048
-"""Sequences of a pass, by default in TensorRT-LLM."""
+"""Sequences of a pass, by default in TensorRT-LLM. It begins a request if there is memory for all
+of its tokens (``GUARANTEED_NO_EVICT``)."""
 
 
 def full_load(on: On, prompt: int, answer: int, published: float, number: int = 3000) -> Row:
@@ -140,8 +152,8 @@ def full_load(on: On, prompt: int, answer: int, published: float, number: int = 
 
     def tokens(engine: Engine | None) -> float:
         server = replace(on.server(engine), utilization=1.0)
-        serve = replace(server.serve, context=prompt + answer // 2, prompt=prompt)
-        room = most_users(server.work, serve, round(server.memory.cache * _FREE))
+        serve = replace(server.serve, context=prompt + answer, prompt=prompt)
+        room = most_users(_unwindowed(server.work), serve, round(server.memory.cache * _FREE))
         users = min(room, _SEQUENCES) * on.ep
         queue = Queue(server.time_of, users, Request(prompt, answer), on.pass_tokens * on.ep)
         return number * answer / queue.seconds_of(number)
@@ -201,6 +213,10 @@ def weights(server: Server) -> float:
 
 def peak(server: Server) -> float:
     return (server.memory.weights + server.memory.activations) / GIB
+
+
+def activations(server: Server) -> float:
+    return server.memory.activations / GIB
 
 
 def cache_left(server: Server) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from torchfake import serve
 from torchfake.distributed import ServingPlan
+from torchfake.distributed.passes.capacity import SAMPLER_BYTES
 from torchfake.errors import DeviceError, InputsError, TargetError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -46,6 +47,14 @@ def test_the_cache_of_the_most_users_fits_and_that_of_one_more_does_not(plan: Se
     most = small.most_users
     assert 1 <= most < plan.most_users
     assert small.server.cache_bytes(most) <= small.memory.cache < small.server.cache_bytes(most + 1)
+
+
+def test_the_sampler_holds_the_logits_of_all_users() -> None:
+    """Up to those of ``max_num_seqs``, where they are more than the activations of a pass."""
+    few, many, more = (served(users=n, pass_tokens=64).memory for n in (4, 1024, 2048))
+    assert many.activations == more.activations == SAMPLER_BYTES * 1024 * 1024
+    assert few.activations < many.activations
+    assert few.cache - many.cache == many.activations - few.activations
 
 
 def test_replicas_serve_their_parts_of_the_users() -> None:

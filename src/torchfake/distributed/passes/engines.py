@@ -25,7 +25,8 @@ class Engine(NamedTuple):
     weights_share: float  # of the bandwidth of memory, when weights are read
     cache_share: float  # of it, when keys and values are read
     products_share: float  # of the rate of eager PyTorch's products in the model's dtype
-    narrow_share: float  # of that rate, for narrower operands
+    narrow_share: float  # of that rate, for operands of 8 bits
+    fp4_share: float  # of that rate, for operands of 4 bits
     fused: float  # the share of other operators' bytes that is left when they are fused
     overlap: float  # the norm by which arithmetic and reading of a product add up: 1 is their sum
     launch_seconds: float  # of the host, for a layer of a pass over prompts, which is no graph
@@ -41,10 +42,10 @@ ENGINES = {
     found.name: found
     for found in (
         Engine(
-            "engine", 0.80, 0.88, 1.1, 1.05, 0.35, 1.4, 230e-6, 1e-6, 0.65e-3, 5e-6, 5e-6, 0.95,
+            "engine", 0.90, 0.90, 1.12, 1.09, 0.92, 0.35, 1.2, 240e-6, 1.25e-6, 0.45e-3, 4e-6, 4e-6, 0.95,
         ),
         Engine(
-            "eager", 0.80, 0.25, 1.0, 0.95, 1.0, 1.4, 0.0, KERNEL_SECONDS, 1e-3, 0.0, 20e-6, 0.75,
+            "eager", 0.80, 0.25, 1.0, 0.95, 0.95, 1.0, 1.4, 0.0, KERNEL_SECONDS, 1e-3, 0.0, 20e-6, 0.75,
             True,
         ),
     )

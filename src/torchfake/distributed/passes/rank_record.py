@@ -65,13 +65,13 @@ class LayerWork:
     held: tuple[Weight, ...] = ()
     products: tuple[Multiplied, ...] = ()
     pair_flops: float = 0.0  # FLOPs of attention for each pair of a query and a key
-    cached_flops: float = 0.0  # the same, where the key is in the cache
     attention: str = ""  # the kernel of attention, as in ATTENTION; "" if none ran
     token_bytes: float = 0.0  # that operators other than products read and write for each token
     token_flops: float = 0.0  # of products without weights, such as those of states
     sent: tuple[Sent, ...] = ()
     pages: tuple[Page, ...] = ()  # what is cached
     launches: int = 0  # operators and messages of a pass, launched one by one
+    cached_flops: float = 0.0  # `pair_flops` where the key is in the cache
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class RankWork:
     towers: tuple[LayerWork, ...] = ()  # other lists of layers, such as those of a vision tower
     hidden_size: int = 0  # of what layers pass on
     positions: Positions | None = None  # for how many tokens the model was made
+    vocab_size: int = 0
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:

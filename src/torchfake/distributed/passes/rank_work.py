@@ -110,6 +110,7 @@ class _Seen(NamedTuple):
     weights: dict[str, Weight]  # by each of its names; a tied one is the same object under both
     hidden_size: int
     positions: Positions | None
+    vocab_size: int
     expanding: float  # FLOPs of attention over what is cached, as a multiple of those over prompts
 
     @staticmethod
@@ -126,7 +127,9 @@ class _Seen(NamedTuple):
             own = Weight(name, tuple(local.shape), local.dtype.itemsize, is_parameter)
             weights[name] = first.setdefault(id(tensor), own)
         config = config_of(module)
-        return _Seen(weights, config.hidden_size, positions_of(module), _expanding(config))
+        vocab_size = getattr(config, "vocab_size", 0)
+        expanding = _expanding(config)
+        return _Seen(weights, config.hidden_size, positions_of(module), vocab_size, expanding)
 
 
 def _expanding(config: Any) -> float:
@@ -203,6 +206,7 @@ class _Reader:
             tuple(towers),
             self._seen.hidden_size,
             self._seen.positions,
+            self._seen.vocab_size,
         )
 
     def _dtype(self) -> torch.dtype:
@@ -251,13 +255,13 @@ class _Reader:
             held,
             tuple(multiplied),
             attended / pairs,
-            attended / pairs * self._seen.expanding,
             next(iter(kernels), ""),
             others / self._tokens,
             inner / self._tokens,
             self._sent(commands),
             () if page is None else (page,),
             len(self._commands[key]),
+            attended / pairs * self._seen.expanding,
         )
 
     def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> float:

@@ -2,13 +2,14 @@
 
 TensorRT-LLM, docs/source/performance.md of v0.5 and v0.6.1: static batches, all sequences alike,
 output tokens over the whole time; first tokens at batch 1. docs/source/performance/perf-overview.md
-of v0.21: as many requests under way as fit (``trtllm-bench throughput``).
+of v1.0: 3,000 requests that are all there at the beginning (``trtllm-bench throughput``).
 
 NVIDIA NIM 1.8.0, "Performance" of its documentation of LLMs. vLLM, nightly benchmark of build 9515.
-Memory: what vLLM logged in vllm-project/vllm#10517, #6746, #13061 and #21348, in GiB.
+Memory: what vLLM logged in vllm-project/vllm#10517, #6746, #10511, #13061 and #21348, in GiB.
 
-Rows of times whose text has an even CRC-32 are those that the constants of an engine were chosen on
-(``chosen``); the others were only compared. The constants of memory are those of the log of #10517.
+Rows of times whose text has an even CRC-32 are those that the constants of an engine were chosen
+on; the others were only compared. Further rows, and how they are divided, are in ``serving_more``.
+The constants of memory are those of the logs of #10517 and #10511.
 
 TensorRT-LLM stores keys and values in fp8 where weights are narrow, and so do NVIDIA's checkpoints.
 """

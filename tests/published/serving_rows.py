@@ -16,11 +16,12 @@ from torchfake.distributed import serve
 from torchfake.distributed.passes.capacity import cache_bytes, most_users
 from torchfake.distributed.passes.engines import ENGINES, Engine
 from torchfake.distributed.passes.loads import Request, static_batch, steady
-from torchfake.distributed.passes.rank_record import RankWork
+from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 
 GIB = 2**30
+
 
 class On(NamedTuple):
     """A model on GPUs."""
@@ -135,11 +136,13 @@ _FREE = 0.925
 page says 0.90 to 0.95."""
 
 
-
 def _unwindowed(work: RankWork) -> RankWork:
     """TensorRT-LLM caches whole sequences of layers with windows, unless it is told the windows."""
-    layers = [replace(p, pages=tuple(replace(q, window=None) for q in p.pages)) for p in work.layers]
-    return replace(work, layers=tuple(layers))
+
+    def whole(layer: LayerWork) -> LayerWork:
+        return replace(layer, pages=tuple(replace(page, window=None) for page in layer.pages))
+
+    return replace(work, layers=tuple(map(whole, work.layers)))
 
 
 _SEQUENCES = 2048

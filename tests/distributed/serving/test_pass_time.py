@@ -61,7 +61,7 @@ def test_one_token_takes_as_long_as_reading_the_weights() -> None:
     found = seconds_of_pass(PLAIN, ALONE, _machine())
     reading = 2 * WIDTH**2 / (BANDWIDTH * ENGINE.weights_share)
     assert found.compute == 0
-    assert reading < found.weights < 1.15 * reading
+    assert reading < found.weights < 1.25 * reading
 
 
 def test_a_prompt_is_arithmetic() -> None:

@@ -54,9 +54,7 @@ class Memory:
         return dict(self.__dict__)
 
 
-def memory_of(
-    work: RankWork, machine: Machine, utilization: float, sequences: int = 1
-) -> Memory:
+def memory_of(work: RankWork, machine: Machine, utilization: float, sequences: int = 1) -> Memory:
     """The memory of a rank that decodes so many sequences in a pass."""
     total = machine.gpu.total_memory
     weights = sum(map(machine.stored_bytes, work.weights))

@@ -3,11 +3,11 @@
 Input: the name of an engine. Output: an :class:`Engine`. Invariant: it is said what the constants
 were chosen on.
 
-Those of ``engine`` were chosen on the rows of times of docs/serving.md that are not held out (of an
-even CRC-32), by ``python -m tests.published.fit_serving``, and rounded: static batches and first
-tokens of TensorRT-LLM, full loads, NIM. ``fused`` was not: the rows do not tell it. That the host
-limits short prompts, and how reading and arithmetic overlap, was found with first tokens of both
-halves.
+Those of ``engine`` were chosen on the rows of times of docs/serving.md that are not held out, by
+``python -m tests.published.fit_serving``, and rounded: static batches and first tokens of
+TensorRT-LLM, full loads, NIM, mixtures, batches of one. ``fused`` was not: the rows do not tell it.
+That the host limits short prompts, and how reading and arithmetic overlap, was found with first
+tokens of both halves.
 """
 
 from __future__ import annotations
@@ -42,14 +42,40 @@ ENGINES = {
     found.name: found
     for found in (
         Engine(
-            "engine", 0.90, 0.90, 1.12, 1.09, 0.92, 0.35, 1.2, 240e-6, 1.25e-6, 0.45e-3, 4e-6, 4e-6, 0.95,
+            "engine",
+            weights_share=0.92,
+            cache_share=0.92,
+            products_share=1.05,
+            narrow_share=1.08,
+            fp4_share=0.98,
+            fused=0.35,
+            overlap=1.3,
+            launch_seconds=265e-6,
+            kernel_seconds=1.38e-6,
+            step_seconds=0.2e-3,
+            sequence_seconds=10e-6,
+            message_seconds=4e-6,
+            link_share=0.95,
         ),
         Engine(
-            "eager", 0.80, 0.25, 1.0, 0.95, 0.95, 1.0, 1.4, 0.0, KERNEL_SECONDS, 1e-3, 0.0, 20e-6, 0.75,
-            True,
+            "eager",
+            weights_share=0.80,
+            cache_share=0.25,
+            products_share=1.0,
+            narrow_share=0.95,
+            fp4_share=0.95,
+            fused=1.0,
+            overlap=1.4,
+            launch_seconds=0.0,
+            kernel_seconds=KERNEL_SECONDS,
+            step_seconds=1e-3,
+            sequence_seconds=0.0,
+            message_seconds=20e-6,
+            link_share=0.75,
+            is_eager=True,
         ),
     )
-}  # fmt: skip
+}
 """``engine``: fused kernels, in CUDA graphs when no prompts are read: vLLM and TensorRT-LLM.
 
 ``eager``: the operators of transformers' modules one after the other, as ``generate`` runs them. It

@@ -138,8 +138,8 @@ def _expanding(config: Any) -> float:
     expands them. 1 for other attention.
     """
     names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    widths = [getattr(config, name, None) for name in names]
-    if not all(isinstance(width, int) for width in widths):
+    widths = [width for name in names if isinstance(width := getattr(config, name, None), int)]
+    if len(widths) < len(names):
         return 1.0
     latent, rotated, keys, values = widths
     return (2 * latent + rotated) / (keys + rotated + values)
@@ -246,7 +246,7 @@ class _Reader:
         attention = [work for work in works if work.kind in ATTENTION.values()]
         kernels = [name for name, kind in ATTENTION.items() if kind in {w.kind for w in attention}]
         pairs = self._rows * self._length**2  # torch's formulas count those above the diagonal
-        attended = sum(work.flops for work in attention)
+        attended = float(sum(work.flops for work in attention))
         others = sum(w.num_bytes for w in works if w.kind not in (MATMUL, *ATTENTION.values()))
         if page is not None and page.token_bytes and not kernels:  # scores are tensors of the model
             others -= self._bytes_of_scores(commands, products)

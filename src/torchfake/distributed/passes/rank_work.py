@@ -264,7 +264,7 @@ class _Reader:
             attended / pairs * self._seen.expanding,
         )
 
-    def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> float:
+    def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> int:
         """Bytes that operators of attention move between its products, which engines fuse."""
         modules = {m for m in products if not any(len(w.shape) > 1 for w in self._by_module[m])}
         works = [c.work for c in commands if c.place.module in modules]

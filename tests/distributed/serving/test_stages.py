@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import NormalDist
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import pytest

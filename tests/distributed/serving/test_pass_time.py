@@ -61,7 +61,7 @@ def test_one_token_takes_as_long_as_reading_the_weights() -> None:
     found = seconds_of_pass(PLAIN, ALONE, _machine())
     reading = 2 * WIDTH**2 / (BANDWIDTH * ENGINE.weights_share)
     assert found.compute == 0
-    assert reading < found.weights < 1.15 * reading
+    assert reading < found.weights < 1.25 * reading
 
 
 def test_a_prompt_is_arithmetic() -> None:
@@ -138,6 +138,66 @@ def test_experts_that_no_token_is_sent_to_are_not_read() -> None:
     assert one / many == pytest.approx(8 / 128, rel=0.1)
 
 
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100-80gb", "l40s-48gb", "b200-180gb"])
+@pytest.mark.parametrize("weights", [None, "awq", "gptq", "mxfp4", "int8", "fp8-weights"])
+def test_a_batch_of_one_is_bound_by_bytes(weights: str | None, gpu: str) -> None:
+    found = seconds_of_pass(PLAIN, ALONE, _machine(gpu, weights))
+    assert found.weights > 0
+    assert found.compute == 0
+
+
+def test_few_rows_take_as_long_as_one() -> None:
+    """An instruction of tensor cores multiplies 16 rows, or 64 on Hopper."""
+    for gpu, rows in (("a100-80gb", 16), ("h100-80gb", 64)):
+        one, many, more = (
+            seconds_of_pass(PLAIN, Load(users=n, context=1), _machine(gpu)).weights
+            for n in (1, rows, rows + 1)
+        )
+        assert one == pytest.approx(many)
+        assert more > many
+
+
+def test_latent_attention_multiplies_more_than_it_reads() -> None:
+    """128 heads share a latent of 576 numbers: 242 FLOPs for each byte."""
+    page = Page("latent of 576 (MLA)", 1152, 0, None)
+    layer = LayerWork(pages=(page,), cached_flops=2 * 128 * (576 + 512))
+    work = replace(PLAIN, layers=(layer,))
+    found = seconds_of_pass(work, Load(users=100, context=5000), _machine("h200-141gb"))
+    assert found.cache == 0
+    assert found.compute > 2 * 128 * 1088 * 100 * 5000 / 989.4e12
+
+
+def test_other_attention_is_bound_by_its_cache() -> None:
+    layer = LayerWork(pages=(Page("full attention", 4096, 0, None),), cached_flops=4 * 32 * 128)
+    work = replace(PLAIN, layers=(layer,))
+    found = seconds_of_pass(work, Load(users=100, context=5000), _machine())
+    assert found.compute == 0
+    assert found.cache == pytest.approx(100 * 5000 * 4096 / (BANDWIDTH * ENGINE.cache_share), 0.02)
+
+
+def test_the_rank_with_most_experts_is_waited_for() -> None:
+    """Of 32 on each of 8 ranks, eight tokens hit 7 on average, and more on the busiest."""
+    stack = _weight(32, 512, 2048, name="layers.0.experts.up_proj")
+    load = Load(users=1, context=10, ranks=8)
+    spread, alone = (
+        seconds_of_pass(_work(Multiplied(stack, 8 / 32, False, ranks)), load, _machine()).weights
+        for ranks in (8, 1)
+    )
+    share = 1 - (1 - 8 / 256) ** 8
+    assert spread > 1.2 * share * alone / (1 - (1 - 8 / 32))
+
+
+def test_a_prompt_is_read_by_one_rank_while_others_wait() -> None:
+    load = Load(prompt_tokens=125, prompts=0.125, users=10, context=1000, ranks=8)
+    assert load.busiest(8192).prompt_tokens == 1000
+    assert replace(load, ranks=1).busiest(8192) == replace(load, ranks=1)
+
+
+def test_ranks_read_no_more_than_a_pass_may() -> None:
+    full = Load(prompt_tokens=8192, prompts=8, users=0, ranks=8)
+    assert full.busiest(8192) == full
+
+
 def test_only_the_last_token_of_a_prompt_goes_through_the_head() -> None:
     head = Multiplied(_weight(128256, WIDTH, name="lm_head.weight"), 1.0, True)
     found = seconds_of_pass(_work(head), PROMPT, _machine())
@@ -156,6 +216,19 @@ def test_a_message_to_nobody_takes_no_time() -> None:
     assert seconds_of_pass(work, ALONE, _machine()).communication == 0
 
 
+def test_each_operator_that_is_fused_starts_a_share_of_a_kernel() -> None:
+    sent = Sent("all_reduce", "tp", 8, 2.0 * WIDTH)
+    found = seconds_of_pass(_work(sent=(sent, sent), layers=3), ALONE, _machine())
+    assert found.kernels == pytest.approx(3 * (10 - 2) * ENGINE.kernel_seconds)
+
+
+def test_each_sequence_takes_time_of_the_host() -> None:
+    one, many = (
+        seconds_of_pass(_work(), Load(users=n, context=1), _machine()).host for n in (1, 101)
+    )
+    assert many - one == pytest.approx(100 * ENGINE.sequence_seconds)
+
+
 def test_layers_that_are_alike_are_timed_once_and_counted() -> None:
     one, many = (
         seconds_of_pass(_work(*PLAIN.layers[0].products, layers=n), ALONE, _machine())
@@ -167,8 +240,10 @@ def test_layers_that_are_alike_are_timed_once_and_counted() -> None:
 def test_short_prompts_wait_for_the_host_and_tokens_do_not() -> None:
     work = _work(layers=10)
     short = Load(prompt_tokens=1, prompts=1)
-    assert seconds_of_pass(work, short, _machine()).seconds == 10 * ENGINE.launch_seconds
-    assert seconds_of_pass(work, ALONE, _machine()).host == ENGINE.step_seconds
+    found = seconds_of_pass(work, short, _machine()).seconds
+    assert found == pytest.approx(10 * ENGINE.launch_seconds)
+    host = ENGINE.step_seconds + ENGINE.sequence_seconds
+    assert seconds_of_pass(work, ALONE, _machine()).host == pytest.approx(host)
 
 
 def test_eager_modules_launch_each_operator() -> None:
@@ -208,7 +283,7 @@ def test_shares_are_of_peaks() -> None:
 
 def test_a_faster_memory_makes_tokens_faster() -> None:
     slow, fast = (seconds_of_pass(PLAIN, ALONE, _machine(g)) for g in ("h100-80gb", "h200-141gb"))
-    assert 1.35 < slow.weights / fast.weights <= 4800 / 3352
+    assert 1.3 < slow.weights / fast.weights <= 4800 / 3352
 
 
 def test_the_machine_says_how_a_weight_is_stored() -> None:

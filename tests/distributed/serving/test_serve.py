@@ -8,6 +8,7 @@ import pytest
 
 from torchfake import serve
 from torchfake.distributed import ServingPlan
+from torchfake.distributed.passes.capacity import SAMPLER_BYTES
 from torchfake.errors import DeviceError, InputsError, TargetError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -46,6 +47,39 @@ def test_the_cache_of_the_most_users_fits_and_that_of_one_more_does_not(plan: Se
     most = small.most_users
     assert 1 <= most < plan.most_users
     assert small.server.cache_bytes(most) <= small.memory.cache < small.server.cache_bytes(most + 1)
+
+
+def test_the_sampler_holds_the_logits_of_all_users() -> None:
+    """Up to those of ``max_num_seqs``, where they are more than the activations of a pass."""
+    few, many, more = (served(users=n, pass_tokens=64).memory for n in (4, 1024, 2048))
+    assert many.activations == more.activations == SAMPLER_BYTES * 1024 * 1024
+    assert few.activations < many.activations
+    assert few.cache - many.cache == many.activations - few.activations
+
+
+def test_attention_in_single_operators_is_fused_like_any_other(plan: ServingPlan) -> None:
+    """Scores are tensors of the model then, and of no engine."""
+    eager = served(overrides=(*SMALL, "_attn_implementation=eager")).server.work.layers[0]
+    fused = plan.server.work.layers[0]
+    assert fused.attention
+    assert not eager.attention
+    assert eager.pair_flops == pytest.approx(fused.pair_flops)
+    assert eager.token_bytes <= fused.token_bytes
+    assert eager.token_flops == fused.token_flops == 0
+
+
+def test_latent_attention_is_wider_over_the_cache_than_over_prompts() -> None:
+    sizes = (
+        "hidden_size=64", "intermediate_size=64", "moe_intermediate_size=32", "num_hidden_layers=2",
+        "first_k_dense_replace=2", "num_attention_heads=4", "num_key_value_heads=4",
+        "q_lora_rank=32", "kv_lora_rank=96", "qk_nope_head_dim=32", "qk_rope_head_dim=16",
+        "v_head_dim=32", "vocab_size=128",
+    )  # fmt: skip
+    found = serve(
+        "transformers:DeepseekV3ForCausalLM", gpu="h100-80gb", context=64, overrides=sizes
+    )
+    layer = found.server.work.layers[0]
+    assert layer.cached_flops / layer.pair_flops == pytest.approx((2 * 96 + 16) / (32 + 16 + 32))
 
 
 def test_replicas_serve_their_parts_of_the_users() -> None:

@@ -28,6 +28,14 @@ _KERNELS = 0.95
 """Activations of an engine's fused kernels as a multiple of those of transformers' modules: those
 of a pass over 20,000 tokens in a log of vLLM (vllm-project/vllm#10517)."""
 
+SAMPLER_BYTES = 41
+"""Bytes for each logit of the sequences that yield a token, while the sampler sorts them: 1.26 GiB
+for 256 sequences of 128,256 logits in a log of vLLM (vllm-project/vllm#10511), where they are more
+than activations. Its profile samples for as many sequences as ``max_num_seqs``."""
+
+MOST_SEQUENCES = 1024
+"""Sequences that an engine decodes in one pass, as vLLM's ``max_num_seqs`` on large GPUs."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -35,7 +43,7 @@ class Memory:
 
     total: int
     weights: int
-    activations: int  # at the peak of the pass over the most tokens, with workspaces
+    activations: int  # at the peak of the pass over the most tokens, or of sampling after it
     context: int  # of CUDA and NCCL
     graphs: int  # CUDA graphs, in what the engine leaves free
     unused: int  # what it leaves free beside them
@@ -46,11 +54,12 @@ class Memory:
         return dict(self.__dict__)
 
 
-def memory_of(work: RankWork, machine: Machine, utilization: float) -> Memory:
-    """The memory of a rank."""
+def memory_of(work: RankWork, machine: Machine, utilization: float, sequences: int = 1) -> Memory:
+    """The memory of a rank that decodes so many sequences in a pass."""
     total = machine.gpu.total_memory
     weights = sum(map(machine.stored_bytes, work.weights))
-    activations = round(work.activation_bytes * _KERNELS)
+    num_logits = min(sequences, MOST_SEQUENCES) * (work.vocab_size if work.after.products else 0)
+    activations = max(round(work.activation_bytes * _KERNELS), SAMPLER_BYTES * num_logits)
     left_free = round(total * (1 - utilization))
     graphs = 0 if machine.engine.is_eager else min(GRAPH_BYTES * len(work.layers), left_free)
     cache = total - left_free - weights - activations - CONTEXT_BYTES

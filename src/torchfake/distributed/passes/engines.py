@@ -3,11 +3,11 @@
 Input: the name of an engine. Output: an :class:`Engine`. Invariant: it is said what the constants
 were chosen on.
 
-Those of ``engine`` were chosen on the rows of times of docs/serving.md that are not held out (of an
-even CRC-32), by ``python -m tests.published.fit_serving``, and rounded: static batches and first
-tokens of TensorRT-LLM, full loads, NIM. ``fused`` was not: the rows do not tell it. That the host
-limits short prompts, and how reading and arithmetic overlap, was found with first tokens of both
-halves.
+Those of ``engine`` were chosen on the rows of times of docs/serving.md that are not held out, by
+``python -m tests.published.fit_serving``, and rounded: static batches and first tokens of
+TensorRT-LLM, full loads, NIM, mixtures, batches of one. ``fused`` was not: the rows do not tell it.
+That the host limits short prompts, and how reading and arithmetic overlap, was found with first
+tokens of both halves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torchfake.errors import InputsError
+from torchfake.inspect.timing.efficiency import KERNEL_SECONDS
 
 
 class Engine(NamedTuple):
@@ -24,12 +25,14 @@ class Engine(NamedTuple):
     weights_share: float  # of the bandwidth of memory, when weights are read
     cache_share: float  # of it, when keys and values are read
     products_share: float  # of the rate of eager PyTorch's products in the model's dtype
-    narrow_share: float  # of that rate, for narrower operands
+    narrow_share: float  # of that rate, for operands of 8 bits
+    fp4_share: float  # of that rate, for operands of 4 bits
     fused: float  # the share of other operators' bytes that is left when they are fused
     overlap: float  # the norm by which arithmetic and reading of a product add up: 1 is their sum
     launch_seconds: float  # of the host, for a layer of a pass over prompts, which is no graph
-    layer_seconds: float  # of starting and ending the kernels of a layer
+    kernel_seconds: float  # of starting and ending kernels, for each operator that they fuse
     step_seconds: float  # of scheduling, sampling and sending tokens, for each pass
+    sequence_seconds: float  # of the same, for each sequence that yields a token
     message_seconds: float  # of a message of no bytes
     link_share: float  # of the bandwidth of links
     is_eager: bool = False  # each operator of a layer is launched by itself, in every pass
@@ -38,8 +41,39 @@ class Engine(NamedTuple):
 ENGINES = {
     found.name: found
     for found in (
-        Engine("engine", 0.80, 0.88, 1.1, 1.05, 0.35, 1.4, 230e-6, 38e-6, 0.65e-3, 5e-6, 0.95),
-        Engine("eager", 0.80, 0.25, 1.0, 0.95, 1.0, 1.4, 0.0, 0.0, 1e-3, 20e-6, 0.75, True),
+        Engine(
+            "engine",
+            weights_share=0.92,
+            cache_share=0.92,
+            products_share=1.05,
+            narrow_share=1.08,
+            fp4_share=0.98,
+            fused=0.35,
+            overlap=1.3,
+            launch_seconds=265e-6,
+            kernel_seconds=1.38e-6,
+            step_seconds=0.2e-3,
+            sequence_seconds=10e-6,
+            message_seconds=4e-6,
+            link_share=0.95,
+        ),
+        Engine(
+            "eager",
+            weights_share=0.80,
+            cache_share=0.25,
+            products_share=1.0,
+            narrow_share=0.95,
+            fp4_share=0.95,
+            fused=1.0,
+            overlap=1.4,
+            launch_seconds=0.0,
+            kernel_seconds=KERNEL_SECONDS,
+            step_seconds=1e-3,
+            sequence_seconds=0.0,
+            message_seconds=20e-6,
+            link_share=0.75,
+            is_eager=True,
+        ),
     )
 }
 """``engine``: fused kernels, in CUDA graphs when no prompts are read: vLLM and TensorRT-LLM.

@@ -10,24 +10,21 @@ of each sequence; reading prompts is compute; messages of few tokens are latency
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from statistics import NormalDist
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.engines import Engine
-from torchfake.distributed.passes.formats import MODEL, Format, is_quantized, rate_of
+from torchfake.distributed.passes.formats import FP4, MODEL, Format, is_quantized, rate_of
 from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.timing.collectives import Links, seconds_of_message
 from torchfake.inspect.timing.commands import Message
-from torchfake.inspect.timing.efficiency import (
-    KERNEL_SECONDS,
-    LAUNCH_SECONDS,
-    Shares,
-    shares_of,
-)
+from torchfake.inspect.timing.efficiency import LAUNCH_SECONDS, Shares, shares_of
 from torchfake.inspect.timing.hardware import Hardware
 from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.observe import RING_SHARES
@@ -43,6 +40,7 @@ class Load:
     users: float = 0  # sequences that each decode a token
     context: float = 0  # tokens in the cache of each of them
     is_alone: bool = False  # whether ranks that process other sequences have no tokens
+    ranks: int = 1  # which process other sequences, with as many tokens each on average
 
     @property
     def tokens(self) -> float:
@@ -54,6 +52,18 @@ class Load:
         parts = (self.prompt_tokens, self.prompts, self.users)
         tokens, prompts, users = (each / number for each in parts)
         return replace(self, prompt_tokens=tokens, prompts=prompts, users=users)
+
+    def busiest(self, most: float) -> Load:
+        """The tokens of the rank that reads most prompts, at most so many tokens of them; the other
+        ranks wait for it, since prompts are not divided.
+        """
+        if self.ranks < 2 or self.is_alone or not self.prompts:
+            return self
+        most_prompts = self.prompts * max(most / self.prompt_tokens, 1.0)
+        prompts = max(_largest(self.prompts, self.ranks), min(self.prompts * self.ranks, 1.0))
+        prompts = min(prompts, most_prompts)
+        tokens = self.prompt_tokens * prompts / self.prompts
+        return replace(self, prompt_tokens=tokens, prompts=prompts)
 
     @property
     def sequences(self) -> float:
@@ -125,7 +135,8 @@ def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
     """The time of one pass of a rank."""
     counts = Counter(map(id, work.parts))
     unique = {id(part): part for part in work.parts}
-    whole = PassTime(host=machine.engine.step_seconds)
+    engine = machine.engine
+    whole = PassTime(host=engine.step_seconds + engine.sequence_seconds * load.sequences)
     for key, number in counts.items():
         whole += _layer(work, unique[key], load, machine).times(number)
     return whole + PassTime(host=max(_launching(work, load, machine) - whole.seconds, 0.0))
@@ -140,26 +151,21 @@ def _launching(work: RankWork, load: Load, machine: Machine) -> float:
 
 def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> PassTime:
     bandwidth = machine.hardware.memory_bytes
-    found = PassTime()
+    found, of_all = PassTime(), load
+    load = load.busiest(work.pass_tokens)
     for multiplied in layer.products:
-        found += _product(work, multiplied, load, machine)
+        is_shared = multiplied.ranks > 1  # by the tokens of all ranks
+        found += _product(work, multiplied, of_all if is_shared else load, machine)
     peak = rate_of(MODEL, work.dtype, machine.hardware)
     inner = layer.token_flops * load.tokens / (peak * machine.shares.products)
     moved = layer.token_bytes * load.tokens * machine.engine.fused
+    found += _over_cache(layer, load, peak, machine)
     return found + PassTime(
         compute=inner + _attention(layer, load, peak, machine),
-        cache=_cache_bytes(layer.pages, load) / (bandwidth * machine.engine.cache_share),
         activations=moved / (bandwidth * machine.shares.memory),
         communication=sum(_message(sent, load, machine) for sent in layer.sent),
-        kernels=_starting(layer, machine.engine),
+        kernels=machine.engine.kernel_seconds * (layer.launches - len(layer.sent)),
     )
-
-
-def _starting(layer: LayerWork, engine: Engine) -> float:
-    """Seconds of starting and ending the kernels of a layer."""
-    if engine.is_eager:
-        return KERNEL_SECONDS * layer.launches
-    return engine.layer_seconds if layer.pages else 0.0
 
 
 def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machine) -> PassTime:
@@ -174,20 +180,73 @@ def _product(work: RankWork, multiplied: Multiplied, load: Load, machine: Machin
     hit = _hit(multiplied, load)
     *stack, columns, depth = weight.shape
     number = (stack or [1])[0]
-    product = Product(max(round(number * hit), 1), max(round(rows / hit), 1), columns, depth)
-    share = machine.shares.products * share_of_peak(product, machine.gpu.multi_processor_count)
-    if len(weight.shape) > 2:  # the experts of a layer, in one kernel
-        share *= machine.shares.batched
-    share *= machine.engine.products_share if products == MODEL else machine.engine.narrow_share
+    if stack:
+        hit, rows = _busiest(number, hit, rows, multiplied.ranks)
+    product = Product(max(round(number * hit), 1), max(math.ceil(rows / hit), 1), columns, depth)
+    share = machine.shares.products
+    if product.rows <= _FEW_ROWS:
+        least, reached = _instructions(multiplied, found, machine.gpu)
+        share *= reached * rows / hit / (math.ceil(product.rows / least) * least)
+    else:
+        share *= share_of_peak(product, machine.gpu.multi_processor_count)
+        share *= machine.shares.batched if stack else 1  # the experts of a layer, in one kernel
+    share *= _share_of_operands(products, machine.engine)
     flops = 2 * weight.num_values * rows
     reading = hit * machine.stored_bytes(weight)
     reading /= machine.hardware.memory_bytes * machine.engine.weights_share
     computing = flops / (peak * share)
-    norm = machine.engine.overlap
-    both = (reading**norm + computing**norm) ** (1 / norm)
-    if reading >= computing:
-        return PassTime(weights=both)
-    return PassTime(compute=both)
+    both = _together(reading, computing, machine.engine)
+    return PassTime(weights=both) if reading >= computing else PassTime(compute=both)
+
+
+def _share_of_operands(products: str, engine: Engine) -> float:
+    shares = {MODEL: engine.products_share, FP4: engine.fp4_share}
+    return shares.get(products, engine.narrow_share)
+
+
+def _together(reading: float, computing: float, engine: Engine) -> float:
+    """Seconds of a kernel that reads and computes at the same time."""
+    norm = engine.overlap
+    return float((reading**norm + computing**norm) ** (1 / norm))
+
+
+_FEW_ROWS = 64
+"""Products of at most so many rows read their weight once, and multiply each tile of it with all
+rows: nothing but the weight is loaded."""
+
+
+def _instructions(
+    multiplied: Multiplied, found: Format | None, gpu: CudaProfile
+) -> tuple[int, float]:
+    """The rows that an instruction of tensor cores multiplies, of which fewer take as long, and the
+    share of the peak that such instructions reach.
+
+    Those of Hopper (PTX, wgmma) multiply 64. Kernels that expand weights, and those of experts of
+    few rows, use the earlier ones (PTX, mma), which reach 63 % on Hopper (Luo et al. 2024,
+    "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking").
+    """
+    if gpu.major < 9:
+        return 16, 1.0
+    is_expanded = found is not None and found.operands_on(gpu) == MODEL
+    return (16, 0.63) if is_expanded or len(multiplied.weight.shape) > 2 else (64, 1.0)
+
+
+def _busiest(number: int, hit: float, rows: float, ranks: int) -> tuple[float, float]:
+    """The share of experts that are hit, and the rows, of the rank that has most of both: the
+    others wait for it. Tokens choose at random.
+    """
+    if ranks < 2:
+        return hit, rows
+    above = _largest(number * hit, ranks, 1 - hit) - number * hit
+    return min(hit + above / number, 1.0), _largest(rows * number, ranks) / number
+
+
+def _largest(mean: float, ranks: int, dispersion: float = 1.0) -> float:
+    """The largest of the counts of so many ranks, whose variance is a multiple of their mean, as
+    Blom (1958) estimates it.
+    """
+    above = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return mean + above * math.sqrt(mean * dispersion)
 
 
 def _hit(multiplied: Multiplied, load: Load) -> float:
@@ -210,6 +269,19 @@ def _attention(layer: LayerWork, load: Load, peak: float, machine: Machine) -> f
     seen = load.prompt_before + load.prompt_tokens / max(load.prompts, 1.0) / 2
     pairs = load.prompt_tokens * (seen if window is None else min(seen, window))
     return layer.pair_flops * pairs / (peak * kernel[0])
+
+
+def _over_cache(layer: LayerWork, load: Load, peak: float, machine: Machine) -> PassTime:
+    """Attention of the tokens that are decoded: it reads the cache, and multiplies each key."""
+    window = layer.pages[0].window if layer.pages else None
+    length = load.context if window is None else min(load.context, window)
+    engine = machine.engine
+    share = machine.shares.products * engine.products_share
+    reading = _cache_bytes(layer.pages, load)
+    reading /= machine.hardware.memory_bytes * engine.cache_share
+    computing = layer.cached_flops * load.users * length / (peak * share)
+    both = _together(reading, computing, engine)
+    return PassTime(cache=both) if reading >= computing else PassTime(compute=both)
 
 
 def _cache_bytes(pages: tuple[Page, ...], load: Load) -> float:

@@ -71,6 +71,7 @@ class LayerWork:
     sent: tuple[Sent, ...] = ()
     pages: tuple[Page, ...] = ()  # what is cached
     launches: int = 0  # operators and messages of a pass, launched one by one
+    cached_flops: float = 0.0  # `pair_flops` where the key is in the cache
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class RankWork:
     towers: tuple[LayerWork, ...] = ()  # other lists of layers, such as those of a vision tower
     hidden_size: int = 0  # of what layers pass on
     positions: Positions | None = None  # for how many tokens the model was made
+    vocab_size: int = 0
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:

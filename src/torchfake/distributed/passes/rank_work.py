@@ -110,6 +110,8 @@ class _Seen(NamedTuple):
     weights: dict[str, Weight]  # by each of its names; a tied one is the same object under both
     hidden_size: int
     positions: Positions | None
+    vocab_size: int
+    expanding: float  # FLOPs of attention over what is cached, as a multiple of those over prompts
 
     @staticmethod
     def of(module: nn.Module) -> _Seen:
@@ -124,7 +126,23 @@ class _Seen(NamedTuple):
             is_parameter = isinstance(tensor, nn.Parameter)
             own = Weight(name, tuple(local.shape), local.dtype.itemsize, is_parameter)
             weights[name] = first.setdefault(id(tensor), own)
-        return _Seen(weights, config_of(module).hidden_size, positions_of(module))
+        config = config_of(module)
+        vocab_size = getattr(config, "vocab_size", 0)
+        expanding = _expanding(config)
+        return _Seen(weights, config.hidden_size, positions_of(module), vocab_size, expanding)
+
+
+def _expanding(config: Any) -> float:
+    """Latent attention multiplies queries with the latents themselves, which are wider than heads
+    (DeepSeek-V2, section 2.1.2: the matrices that expand them are absorbed); over a prompt it
+    expands them. 1 for other attention.
+    """
+    names = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    widths = [width for name in names if isinstance(width := getattr(config, name, None), int)]
+    if len(widths) < len(names):
+        return 1.0
+    latent, rotated, keys, values = widths
+    return (2 * latent + rotated) / (keys + rotated + values)
 
 
 class _Reader:
@@ -188,6 +206,7 @@ class _Reader:
             tuple(towers),
             self._seen.hidden_size,
             self._seen.positions,
+            self._seen.vocab_size,
         )
 
     def _dtype(self) -> torch.dtype:
@@ -227,8 +246,11 @@ class _Reader:
         attention = [work for work in works if work.kind in ATTENTION.values()]
         kernels = [name for name, kind in ATTENTION.items() if kind in {w.kind for w in attention}]
         pairs = self._rows * self._length**2  # torch's formulas count those above the diagonal
-        attended = sum(work.flops for work in attention)
+        attended = float(sum(work.flops for work in attention))
         others = sum(w.num_bytes for w in works if w.kind not in (MATMUL, *ATTENTION.values()))
+        if page is not None and page.token_bytes and not kernels:  # scores are tensors of the model
+            others -= self._bytes_of_scores(commands, products)
+            attended, inner = inner, 0.0
         return LayerWork(
             held,
             tuple(multiplied),
@@ -239,7 +261,14 @@ class _Reader:
             self._sent(commands),
             () if page is None else (page,),
             len(self._commands[key]),
+            attended / pairs * self._seen.expanding,
         )
+
+    def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> int:
+        """Bytes that operators of attention move between its products, which engines fuse."""
+        modules = {m for m in products if not any(len(w.shape) > 1 for w in self._by_module[m])}
+        works = [c.work for c in commands if c.place.module in modules]
+        return sum(w.num_bytes for w in works if w is not None and w.kind != MATMUL)
 
     @property
     def _sharing(self) -> int:

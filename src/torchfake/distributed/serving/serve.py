@@ -159,7 +159,7 @@ class Question:
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
-        server = Server(work, machine, axes, self.serve, self.utilization)
+        server = Server(work, machine, axes, self.serve, self.utilization, self.users)
         notes = (*self.target.notes, *of_cache(self.serve.dtype_name, gpu))
         return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 

@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.passes.capacity import Memory, cache_bytes, memory_of, most_users
+from torchfake.distributed.passes.capacity import (
+    MOST_SEQUENCES,
+    Memory,
+    cache_bytes,
+    memory_of,
+    most_users,
+)
 from torchfake.distributed.passes.loads import Request, Steady, reading_seconds, steady
 from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
 from torchfake.distributed.passes.rank_record import RankWork, Sent
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
-
-MOST_SEQUENCES = 1024
-"""Sequences that an engine decodes in one pass, as vLLM's ``max_num_seqs`` on large GPUs."""
 
 _HIDDEN_STATES = 2
 """Tensors between stages: hidden states, and the residual that the next norm adds, which vLLM
@@ -38,6 +41,7 @@ class Server:
     axes: MeshAxes
     serve: Serve  # the lengths of sequences, the cache, the tokens of a pass
     utilization: float
+    users: int = 1  # of all replicas, who share the sequences that they are started for
 
     @property
     def num_gpus(self) -> int:
@@ -80,7 +84,10 @@ class Server:
     @cached_property
     def memories(self) -> list[Memory]:
         """The memory of a rank of each stage."""
-        return [memory_of(stage, self.machine, self.utilization) for stage in self.stages]
+        sequences = -(-self.users // self.axes.data_ranks)
+        return [
+            memory_of(stage, self.machine, self.utilization, sequences) for stage in self.stages
+        ]
 
     @property
     def memory(self) -> Memory:
@@ -107,7 +114,8 @@ class Server:
         """The time between two tokens of a user. In a pipeline each stage computes for a part of
         the users while the other stages do for the others, and a token passes through all stages.
         """
-        part = load.part(len(self.stages) * self.axes.expert_ranks)
+        ranks = self.axes.expert_ranks
+        part = replace(load.part(len(self.stages) * ranks), ranks=ranks)
         return sum(
             (seconds_of_pass(stage, part, self.machine) for stage in self.stages), PassTime()
         )

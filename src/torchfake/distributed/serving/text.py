@@ -87,12 +87,17 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
     yield "  error", _error(found)
 
 
+_QUANTITIES = {
+    "first_token_seconds": "first token",
+    "seconds_per_token": "each token",
+    "tokens_per_second": "throughput",
+}
+
+
 def _error(found: ServingPlan) -> str:
     if found.errors is None:
         return "not known: such a model on this GPU was not compared (docs/serving.md)"
-    names = ("first token", "each token", "throughput")
-    shares = zip(names, found.errors.values(), strict=True)
-    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares)
+    said = ", ".join(f"{_QUANTITIES[k]} {100 * share:.0f} %" for k, share in found.errors.items())
     return f"{said}: nine in ten held-out published figures (docs/serving.md)"
 
 

@@ -86,20 +86,21 @@ _BY_CAPABILITY = {
 }
 """The shares by the compute capability from which on they hold."""
 
-_HALVED = 3
-"""Tensor cores with fewer times the FLOP/s of the other cores work at half of their rate."""
+_SLOWED = 3.5
+"""Tensor cores with fewer times the FLOP/s of the other cores work at half of their rate or less:
+2 of GeForce cards, 3.4 of the H20."""
 
 
 def shares_of(gpu: CudaProfile) -> Shares:
     """The shares of a GPU's generation; for an unknown generation, those of the newest.
 
-    Tensor cores of GeForce cards add up float32 at half their rate: then nothing else is a limit,
-    and large products reach all of it.
+    Tensor cores of GeForce cards add up float32 at half their rate, those of the H20 work at a
+    seventh of the H100's: then nothing else is a limit, and large products reach all of it.
     """
     known = [each for each in _BY_CAPABILITY if each <= (gpu.major, gpu.minor)]
     shares = _BY_CAPABILITY[max(known, default=(7, 0))]
     hardware = hardware_of(gpu)
-    if hardware is None or hardware.flops[torch.float16] >= _HALVED * hardware.vector_flops:
+    if hardware is None or hardware.flops[torch.float16] >= _SLOWED * hardware.vector_flops:
         return shares
     return shares._replace(products=1.0)
 

@@ -41,6 +41,13 @@ def drawn(*blocks: Block, width: int | None = None) -> str:
     return text.translate(str.maketrans("├└│─", "+`|-"))  # expecttest writes ASCII
 
 
+def test_a_number_and_what_it_counts_stand_in_one_line() -> None:
+    text = "yes: at most 1,024 users in 69.9 GB of 85.9 GB, within 4 % in the median"
+    for width in range(30, 80):
+        for line in drawn(Block([Row("fits", (text,))]), width=width).split("\n"):
+            assert not line.endswith(("1,024", "69.9", "85.9", "4")), width
+
+
 def test_without_a_width_everything_is_shown() -> None:
     expect(
         drawn(SIZES),
@@ -81,8 +88,8 @@ h100  yes
    serves 16 users
 t4    no
    serves none
-left out at 17
-columns: memory,
+left out at
+17 columns: memory,
 runs""",
     )
 

@@ -7,6 +7,7 @@ wide, units are left out, then columns, one by one from the least needed, which 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -24,6 +25,9 @@ _LEAST = 20
 
 _KEPT = "\xa0"
 """A space at which no line is broken."""
+
+_AFTER_A_NUMBER = re.compile(r"(?<=\d) (?=[A-Za-z%])")
+"""The space before what a number counts, such as its unit."""
 
 
 @plain_text.register
@@ -172,7 +176,7 @@ def _packed(texts: Sequence[str], width: int, indent: int) -> list[str]:
     """Texts in a list, as many on a line as fit beside an indentation."""
     whole = ", ".join(text.replace(" ", _KEPT) for text in texts)
     lines = _broken(whole, width - indent)
-    return [part for line in lines for part in _wrapped(line.replace(_KEPT, " "), width, indent)]
+    return [part for line in lines for part in _wrapped(line, width, indent)]
 
 
 def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
@@ -186,8 +190,9 @@ def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
 
 
 def _broken(text: str, room: int) -> list[str]:
-    room = max(room, _LEAST)
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    text = _AFTER_A_NUMBER.sub(_KEPT, text)
+    lines = textwrap.wrap(text, max(room, _LEAST), break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_KEPT, " ") for line in lines] or [""]
 
 
 def _padded(text: str, size: int) -> str:

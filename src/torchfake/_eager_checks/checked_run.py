@@ -21,7 +21,7 @@ from torchfake._eager_checks.values import check_values
 from torchfake._operators.handlers.special_operators import handler_of
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Kwargs, tensors_in
-from torchfake._tensor.classes import FAKE_TYPES
+from torchfake._tensor.fake_tensor import FakeTensor
 
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -47,7 +47,7 @@ _COPIES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}
 def _check_copied(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Refuse to copy a meta tensor that is no fake to a device with data."""
     source = args[_COPIES[func]] if func in _COPIES else None
-    if isinstance(source, torch.Tensor) and type(source) not in FAKE_TYPES and source.is_meta:
+    if isinstance(source, torch.Tensor) and not isinstance(source, FakeTensor) and source.is_meta:
         target = args[0].device if source is not args[0] else kwargs.get("device")
         if target is not None and devices.decode(target).type != "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")

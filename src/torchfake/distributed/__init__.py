@@ -33,7 +33,7 @@ from torchfake.distributed.ranks.rank_plan import RankPlan as RankPlan
 from torchfake.distributed.ranks.rank_tracker import Traffic as Traffic
 from torchfake.distributed.search.search import Search as Search
 from torchfake.distributed.search.search import search_layouts as search_layouts
-from torchfake.distributed.serving.search import ServingSearch as ServingSearch
+from torchfake.distributed.serving.offers import ServingSearch as ServingSearch
 from torchfake.distributed.serving.search import search_servers as search_servers
 from torchfake.distributed.serving.serve import serve as serve
 from torchfake.distributed.serving.serving_plan import ServingPlan as ServingPlan

@@ -124,6 +124,29 @@ def test_limits_leave_out_what_is_slower() -> None:
     assert str(none).startswith("fits     no: none of 6 ways serves 4 users, first token in ")
 
 
+def test_where_nothing_meets_the_limits_changes_are_named_with_which_something_does() -> None:
+    """Fewer bits on as many GPUs, and twice as many GPUs."""
+    given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
+    given["users"] = 1 + searched(**given).offers[0].plan.most_users_on_average
+    none = searched(**given)
+    (fewer, eight), (more, two) = none.remedies
+    assert (none.fits, fewer, more) == (False, "--cache-dtype fp8", "more GPUs")
+    assert (eight.num_gpus, two.num_gpus) == (1, 2)
+    assert eight.to_dict() in [o.to_dict() for o in searched(cache_dtype="fp8", **given).offers]
+    assert two.to_dict() in [o.to_dict() for o in searched(**{**given, "gpus": 2}).offers]
+    assert "  try    --cache-dtype fp8: 1 x h100-80gb in bf16: first token " in str(none)
+    assert [each["change"] for each in none.to_dict()["remedies"]] == [fewer, more]
+    assert searched(ttft=1e-9).remedies == ()
+
+
+def test_weights_and_caches_that_were_asked_for_are_left_as_they_are() -> None:
+    given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059, "users": 10_000}
+    of_weights = searched(weights="bf16", **given)
+    of_caches = searched(cache_dtype="bf16", **given)
+    assert not any("--weights" in change for change, _ in of_weights.remedies)
+    assert not any("--cache-dtype" in change for change, _ in of_caches.remedies)
+
+
 def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
     assert str(found).splitlines()[0].startswith("fewest   1 x ")
 

@@ -9,6 +9,7 @@ Files, in reading order:
     serving_plan  the record that ``serve`` returns
     server        replicas of a model on GPUs: its memory, and the time of its passes
     remedies      options with which all users fit, where they do not
+    offers        the record of a search: ways to serve, and which are best
     search        the GPUs, layouts and formats that meet limits
     text          a plan and a search as rows
     curve         throughput against latency, as figures and in a report

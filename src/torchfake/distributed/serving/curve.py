@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchfake.distributed.serving.search import ServingSearch
+from torchfake.distributed.serving.offers import ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
 from torchfake._progress import count, progress
-from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import format_named, has_kernels
-from torchfake.distributed.passes.loads import Steady
+from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest
 from torchfake.distributed.serving.serve import Question, question_of, serve
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean
-from torchfake.inspect.records.record import Record
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 from torchfake.inspect.timing.hardware import hardware_of
 
@@ -39,138 +38,6 @@ _DEFAULTS = {
 
 MOST_GPUS = 8
 """GPUs of a node."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What users are to see, in seconds; None: no limit."""
-
-    first_token: float | None = None
-    each_token: float | None = None
-
-    def met_by(self, found: ServingPlan) -> bool:
-        """Whether no user waits for memory, and all see their tokens in time."""
-        return found.steady is not None and found.fits and self.hold_for(found.steady)
-
-    def hold_for(self, steady: Steady) -> bool:
-        """Whether users see their tokens in time."""
-        first = self.first_token is None or steady.first_token_seconds <= self.first_token
-        return first and (self.each_token is None or steady.seconds <= self.each_token)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A way to serve."""
-
-    gpu: str  # the name of the profile
-    plan: ServingPlan
-    meets: bool  # whether it meets the limits
-    price: float | None  # of a million tokens of answers, in the unit of the given prices
-    hourly: float | None = None  # of an hour of all its GPUs
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of all replicas."""
-        return self.plan.server.axes.num_ranks
-
-    @property
-    def mesh(self) -> str:
-        """The axes of the mesh that have more than one rank."""
-        return mesh_text(larger(self.plan.server.axes.sizes)) or "1 GPU"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The offer as a dict for JSON."""
-        return {
-            "gpu": self.gpu,
-            "gpus": self.num_gpus,
-            "meets": self.meets,
-            "price": self.price,
-            "hourly": self.hourly,
-            "plan": self.plan.to_dict(),
-        }
-
-
-@dataclass(frozen=True, repr=False)
-class ServingSearch(Record):
-    """Ways to serve a model to a number of users."""
-
-    target: str
-    users: int
-    limits: Limits
-    offers: tuple[Offer, ...]  # all that were tried and can be laid out
-    refused: int  # layouts that the model does not support
-
-    @property
-    def meeting(self) -> list[Offer]:
-        """The offers that meet the limits."""
-        return [offer for offer in self.offers if offer.meets]
-
-    @property
-    def fits(self) -> bool:
-        """Whether any offer meets the limits."""
-        return bool(self.meeting)
-
-    @property
-    def fewest(self) -> Offer | None:
-        """The offer with the fewest GPUs, of these the one with most tokens per second."""
-        return min(self.meeting, key=_fewest, default=None)
-
-    @property
-    def fastest(self) -> Offer | None:
-        """The offer with most tokens per second on each GPU."""
-        return max(self.meeting, key=_per_gpu, default=None)
-
-    @property
-    def least_hourly(self) -> Offer | None:
-        """The offer with the lowest price of an hour; None without prices."""
-        priced = [offer for offer in self.meeting if offer.hourly is not None]
-        return min(priced, key=lambda offer: (offer.hourly or 0.0, _seconds(offer)), default=None)
-
-    @property
-    def nearest(self) -> tuple[int, Offer] | None:
-        """The most users of whom each sees tokens within the limits, and the way that serves them,
-        of those that are shown of each way; None if there is none.
-        """
-        limits, found = self.limits, list[tuple[int, Offer]]()
-        for offer in self.offers:
-            users = [n for n, steady in offer.plan.by_users if limits.hold_for(steady)]
-            found += [(max(users), offer)] if users else []
-        return max(found, key=lambda each: (each[0], -each[1].num_gpus), default=None)
-
-    @property
-    def cheapest(self) -> Offer | None:
-        """The offer with the lowest price of a million tokens; None without prices."""
-        priced = [offer for offer in self.meeting if offer.price is not None]
-        return min(priced, key=lambda offer: offer.price or 0.0, default=None)
-
-    @property
-    def best(self) -> list[Offer]:
-        """The offers that no other one beats both in tokens per second of each GPU and in the time
-        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token.
-        """
-        found: list[Offer] = []
-        for offer in sorted(self.meeting, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
-            if not found or _per_gpu(offer) > _per_gpu(found[-1]):
-                found.append(offer)
-        for kind in dict.fromkeys(offer.gpu for offer in self.meeting):
-            least = min((o for o in self.meeting if o.gpu == kind), key=_fewest)
-            found += [least] if least not in found else []
-        return sorted(found, key=_seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The results as a dict for JSON."""
-        named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
-        named["least_hourly"] = self.least_hourly
-        return {
-            "target": self.target,
-            "users": self.users,
-            "fits": self.fits,
-            "limits": dict(self.limits.__dict__),
-            "refused": self.refused,
-            **{key: None if each is None else each.to_dict() for key, each in named.items()},
-            "best": [offer.to_dict() for offer in self.best],
-            "num_tried": len(self.offers),
-        }
 
 
 def search_servers(
@@ -219,24 +86,80 @@ def search_servers(
         if not given:
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
     limits = Limits(ttft, tpot)
-    offers, refusals = [], []
+    numbers = {name: range(1, number + 1) for name, number in most.items()}
+    ways = _Ways(kinds, numbers, formats, limits, hourly)
     question = question_of(target, **{**_DEFAULTS, "users": users, **options})
     question = replace(question, gpus=tuple(kinds.values()))
     with progress("Searching"):
-        for name, profile in kinds.items():
+        offers, refusals = ways.offers(question)
+        if not offers and refusals:
+            raise refusals[0]
+        found = ServingSearch(target, users, limits, tuple(offers), len(refusals))
+        return found if found.fits else replace(found, remedies=_remedies(ways, question))
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """What is tried, and what is asked of it."""
+
+    kinds: Mapping[str, CudaProfile]
+    numbers: Mapping[str, Sequence[int]]  # of GPUs, by the name of the profile
+    formats: Sequence[str | None]
+    limits: Limits
+    hourly: Mapping[str, float]
+
+    def offers(self, question: Question) -> tuple[list[Offer], list[InputsError]]:
+        """The offers, and the errors of layouts that do not suit the model."""
+        offers, refusals = list[Offer](), list[InputsError]()
+        for name, profile in self.kinds.items():
             if hardware_of(profile) is None:
                 continue
-            for mesh in _meshes(most[name], question):
+            for mesh in _meshes(self.numbers[name], question):
                 count(f"{name}, {mesh}")
                 try:
-                    plans = [*_plans(question, profile, mesh, formats)]
+                    plans = [*_plans(question, profile, mesh, self.formats)]
                 except InputsError as error:
                     refusals.append(error)
                     continue
-                offers += [_offer(name, plan, limits, hourly.get(name)) for plan in plans]
-    if not offers and refusals:
-        raise refusals[0]
-    return ServingSearch(target, users, limits, tuple(offers), len(refusals))
+                offers += [_offer(name, p, self.limits, self.hourly.get(name)) for p in plans]
+        return offers, refusals
+
+    def fewest(self, question: Question) -> Offer | None:
+        """The offer that meets the limits with the fewest GPUs."""
+        return min((o for o in self.offers(question)[0] if o.meets), key=by_fewest, default=None)
+
+
+def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
+    """The first change to fewer bits with which an offer meets the limits, and the one to twice or
+    four times the GPUs, each with that offer.
+    """
+    more = [
+        {name: [factor * numbers[-1]] for name, numbers in ways.numbers.items()}
+        for factor in (2, 4)
+    ]
+    found = list[tuple[str, Offer]]()
+    for changes in (
+        [(text, replace(ways, formats=f), asked) for text, f, asked in _narrower(ways, question)],
+        [("more GPUs", replace(ways, numbers=numbers), question) for numbers in more],
+    ):
+        met = ((text, tried.fewest(asked)) for text, tried, asked in changes)
+        found += islice(((text, offer) for text, offer in met if offer is not None), 1)
+    return tuple(found)
+
+
+def _narrower(
+    ways: _Ways, question: Question
+) -> Iterator[tuple[str, Sequence[str | None], Question]]:
+    """Options with weights, caches or both in fewer bits: those that lose less come first."""
+    narrow = replace(question, serve=replace(question.serve, cache_dtype="fp8"))
+    of_cache = [("", question)]
+    of_cache += [("--cache-dtype fp8", narrow)] if question.serve.cache_dtype is None else []
+    is_free = [*ways.formats] == [None] and not question.target.quantization
+    for weights in ("", *("fp8", "int8", "awq") * is_free):
+        for cache, asked in of_cache:
+            text = " ".join(filter(None, [f"--weights {weights}" * bool(weights), cache]))
+            if text:
+                yield text, [weights] if weights else ways.formats, asked
 
 
 def _numbers(gpu: Gpus) -> dict[str, int]:
@@ -254,11 +177,11 @@ def _listed(given: Any) -> list[Any]:
     return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
-def _meshes(most: int, question: Question) -> Iterator[dict[str, int]]:
+def _meshes(numbers: Sequence[int], question: Question) -> Iterator[dict[str, int]]:
     """Tensors split by powers of two, between nodes stages, and replicas; for models with experts,
     also ranks with users of their own over which the experts are distributed.
     """
-    for number in range(1, most + 1):
+    for number in numbers:
         split = 1
         while split <= number:
             if number % split == 0:
@@ -302,15 +225,3 @@ def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> di
 def _price(plan: ServingPlan, hourly: float | None) -> float | None:
     rate = plan.tokens_per_second_per_gpu
     return None if hourly is None or not rate else hourly / (rate * 3600) * 1e6
-
-
-def _fewest(offer: Offer) -> tuple[int, float]:
-    return offer.num_gpus, -_per_gpu(offer)
-
-
-def _per_gpu(offer: Offer) -> float:
-    return offer.plan.tokens_per_second_per_gpu or 0.0
-
-
-def _seconds(offer: Offer) -> float:
-    return 0.0 if offer.plan.steady is None else offer.plan.steady.seconds

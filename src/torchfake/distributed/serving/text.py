@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.search import Limits, Offer, ServingSearch
+from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
@@ -189,6 +189,8 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         ways = number_text(len(found.offers), "way")
         yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
         yield from _nearest(found)
+        changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
+        yield from under("  try", changes)
     if found.fewest is not None:
         plan = found.fewest.plan
         average = " at the average length of their sequences" * (plan.verdict == "tight")

@@ -1,0 +1,163 @@
+"""The record of a search for a server: ways to serve, and which of them are best.
+
+Input: the plans of a search. Output: a :class:`ServingSearch`. Invariant: whatever it names is one
+of its offers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
+from torchfake.distributed.passes.loads import Steady
+from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.inspect.records.record import Record
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What users are to see, in seconds; None: no limit."""
+
+    first_token: float | None = None
+    each_token: float | None = None
+
+    def met_by(self, found: ServingPlan) -> bool:
+        """Whether no user waits for memory, and all see their tokens in time."""
+        return found.steady is not None and found.fits and self.hold_for(found.steady)
+
+    def hold_for(self, steady: Steady) -> bool:
+        """Whether users see their tokens in time."""
+        first = self.first_token is None or steady.first_token_seconds <= self.first_token
+        return first and (self.each_token is None or steady.seconds <= self.each_token)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A way to serve."""
+
+    gpu: str  # the name of the profile
+    plan: ServingPlan
+    meets: bool  # whether it meets the limits
+    price: float | None  # of a million tokens of answers, in the unit of the given prices
+    hourly: float | None = None  # of an hour of all its GPUs
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.plan.server.axes.num_ranks
+
+    @property
+    def mesh(self) -> str:
+        """The axes of the mesh that have more than one rank."""
+        return mesh_text(larger(self.plan.server.axes.sizes)) or "1 GPU"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The offer as a dict for JSON."""
+        return {
+            "gpu": self.gpu,
+            "gpus": self.num_gpus,
+            "meets": self.meets,
+            "price": self.price,
+            "hourly": self.hourly,
+            "plan": self.plan.to_dict(),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class ServingSearch(Record):
+    """Ways to serve a model to a number of users."""
+
+    target: str
+    users: int
+    limits: Limits
+    offers: tuple[Offer, ...]  # all that were tried and can be laid out
+    refused: int  # layouts that the model does not support
+    remedies: tuple[tuple[str, Offer], ...] = ()
+    """If none meets the limits: changes with which one does, each with the fewest GPUs."""
+
+    @property
+    def meeting(self) -> list[Offer]:
+        """The offers that meet the limits."""
+        return [offer for offer in self.offers if offer.meets]
+
+    @property
+    def fits(self) -> bool:
+        """Whether any offer meets the limits."""
+        return bool(self.meeting)
+
+    @property
+    def fewest(self) -> Offer | None:
+        """The offer with the fewest GPUs, of these the one with most tokens per second."""
+        return min(self.meeting, key=by_fewest, default=None)
+
+    @property
+    def fastest(self) -> Offer | None:
+        """The offer with most tokens per second on each GPU."""
+        return max(self.meeting, key=_per_gpu, default=None)
+
+    @property
+    def least_hourly(self) -> Offer | None:
+        """The offer with the lowest price of an hour; None without prices."""
+        priced = [offer for offer in self.meeting if offer.hourly is not None]
+        return min(priced, key=lambda offer: (offer.hourly or 0.0, _seconds(offer)), default=None)
+
+    @property
+    def nearest(self) -> tuple[int, Offer] | None:
+        """The most users of whom each sees tokens within the limits, and the way that serves them,
+        of those that are shown of each way; None if there is none.
+        """
+        limits, found = self.limits, list[tuple[int, Offer]]()
+        for offer in self.offers:
+            users = [n for n, steady in offer.plan.by_users if limits.hold_for(steady)]
+            found += [(max(users), offer)] if users else []
+        return max(found, key=lambda each: (each[0], -each[1].num_gpus), default=None)
+
+    @property
+    def cheapest(self) -> Offer | None:
+        """The offer with the lowest price of a million tokens; None without prices."""
+        priced = [offer for offer in self.meeting if offer.price is not None]
+        return min(priced, key=lambda offer: offer.price or 0.0, default=None)
+
+    @property
+    def best(self) -> list[Offer]:
+        """The offers that no other one beats both in tokens per second of each GPU and in the time
+        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token.
+        """
+        found: list[Offer] = []
+        for offer in sorted(self.meeting, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
+            if not found or _per_gpu(offer) > _per_gpu(found[-1]):
+                found.append(offer)
+        for kind in dict.fromkeys(offer.gpu for offer in self.meeting):
+            least = min((o for o in self.meeting if o.gpu == kind), key=by_fewest)
+            found += [least] if least not in found else []
+        return sorted(found, key=_seconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The results as a dict for JSON."""
+        named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
+        named["least_hourly"] = self.least_hourly
+        return {
+            "target": self.target,
+            "users": self.users,
+            "fits": self.fits,
+            "limits": dict(self.limits.__dict__),
+            "refused": self.refused,
+            **{key: None if each is None else each.to_dict() for key, each in named.items()},
+            "best": [offer.to_dict() for offer in self.best],
+            "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
+            "num_tried": len(self.offers),
+        }
+
+
+def by_fewest(offer: Offer) -> tuple[int, float]:
+    """The order of offers by their numbers of GPUs, of equal ones by tokens per second."""
+    return offer.num_gpus, -_per_gpu(offer)
+
+
+def _per_gpu(offer: Offer) -> float:
+    return offer.plan.tokens_per_second_per_gpu or 0.0
+
+
+def _seconds(offer: Offer) -> float:
+    return 0.0 if offer.plan.steady is None else offer.plan.steady.seconds

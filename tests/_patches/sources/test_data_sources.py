@@ -24,7 +24,15 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "tensor_of_array": lambda: torch.tensor(np.float32([1, 2])),
     "as_tensor": lambda: torch.as_tensor([1, 2]),
     "as_tensor_array": lambda: torch.as_tensor(np.int32([1, 2]), dtype=torch.float32),
+    "as_tensor_slice": lambda: torch.as_tensor(np.arange(12.0).reshape(3, 4)[1:, ::2]),
+    "as_tensor_slice_of_a_dtype": lambda: torch.as_tensor(
+        data=np.arange(12.0).reshape(3, 4)[:, ::2], dtype=torch.float64
+    ),
+    "as_tensor_slice_of_another_dtype": lambda: torch.as_tensor(
+        np.arange(12.0).reshape(3, 4)[:, ::2], dtype=torch.float32
+    ),
     "asarray": lambda: torch.asarray([1, 2]),
+    "asarray_slice": lambda: torch.asarray(np.arange(12.0).reshape(3, 4)[1:, ::2]),
     "asarray_array": lambda: torch.asarray(np.arange(3)),
     "asarray_bytes": lambda: torch.asarray(bytearray(8), dtype=torch.int32),
     "Tensor_of_size": lambda: torch.Tensor(3),

@@ -65,7 +65,8 @@ def test_fsdp_reads_the_shards_again(mesh: DeviceMesh) -> None:
     shard = torch.full((2, 8), 7.0)
     module.weight._local_tensor = shard
     dtensors.refresh_fsdp_shards(module)
-    found = [p._sharded_param_data for p in dtensors._fsdp_params(module._get_fsdp_state())]
+    groups = module._get_fsdp_state()._fsdp_param_groups
+    found = [p._sharded_param_data for group in groups for p in group.fsdp_params]
     assert shard.data_ptr() in [flat.data_ptr() for flat in found]
     dtensors.refresh_fsdp_shards(nn.Linear(2, 2))  # not sharded: nothing is done
 

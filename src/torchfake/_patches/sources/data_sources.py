@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchfake._core import devices, modes
@@ -79,6 +80,19 @@ def _name_device_of_context(kwargs: dict[str, Any]) -> None:
     device = backends.context_device() if kwargs.get("device") is None else None
     if device is not None and device.type not in ("cpu", "meta"):
         kwargs["device"] = devices.resolve(device)
+
+
+@replacing_in_modes
+def _sharing_memory(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``torch.as_tensor`` of an array that is not dense: C++ would copy the fake that it has made,
+    whose carrier is on meta, and so lose the strides.
+    """
+    made = original(*args, **kwargs)
+    data = args[0] if args else kwargs["data"]
+    if not isinstance(data, np.ndarray) or data.flags.forc or made.device.type != "cpu":
+        return made
+    shared = torch.from_numpy(data)
+    return shared if shared.dtype is made.dtype else made
 
 
 @replacing
@@ -166,7 +180,7 @@ PATCHES = [
     *(_PATCHES_FOR_DROPPED_DATA if backends.drops_data_on_meta() else []),
     Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
     Patch(torch, "tensor", _with_real_items),
-    Patch(torch, "as_tensor", _with_real_items),
+    Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),

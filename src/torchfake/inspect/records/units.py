@@ -162,7 +162,7 @@ def duration_text(seconds: float) -> str:
     """A duration that may be long, as text with three digits and a unit.
 
     >>> duration_text(4526), duration_text(150), duration_text(0.5), duration_text(3e6)
-    ('1.26 hours', '2.5 minutes', '500 ms', '34.7 days')
+    ('75.4 minutes', '2.5 minutes', '500 ms', '34.7 days')
     """
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * size:

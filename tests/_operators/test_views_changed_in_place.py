@@ -121,6 +121,16 @@ def test_what_is_refused_changes_nothing() -> None:
         assert view.shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, fake_mode, deferred_mode])
+def test_in_inference_mode_a_view_keeps_its_history(mode: Any) -> None:
+    with mode():
+        view = torch.ones(4, 4, requires_grad=True).as_strided((2, 2), (2, 1))
+        with torch.inference_mode():
+            view.unsqueeze_(0)
+        assert (view.shape, view.is_leaf) == ((1, 2, 2), False)
+        assert view.grad_fn.name() == "AsStridedBackward0"
+
+
 def test_objects_are_searched_only_if_there_may_be_views(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "get_referrers", None)
     with fake_mode():

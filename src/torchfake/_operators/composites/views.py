@@ -16,6 +16,8 @@ import gc
 import sys
 from typing import Any
 
+import torch
+
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._torch import autograd, subclass
 
@@ -64,7 +66,7 @@ def _base_of(fake: Any) -> tuple[Any, bool]:
     if not (dtype.is_floating_point or dtype.is_complex):
         return fake, True
     with subclass.no_subclass_functions():
-        if fake.is_inference():
+        if fake.is_inference() or torch.is_inference_mode_enabled():
             return fake, True
         return (fake._base, False) if fake._is_view() else (fake, fake._use_count() == 1)
 

@@ -6,7 +6,7 @@ plan. Invariant: what is suggested was planned, and fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
-_IN_8_BITS = ("fp8", "int8")
+IN_8_BITS = ("fp8", "int8")
 """Formats of which the first is suggested that the GPU has kernels for."""
 
 _MOST_NODES = 4
@@ -28,8 +28,8 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
     fewer bits, each of which needs fewer GPUs than all that lose less.
     """
     own, fewest, remedies = found.server.axes.num_ranks, None, list[str]()
-    for options, narrower in _narrower(found, question):
-        tried = _on_fewest(found, narrower, fewest)
+    for options, changed in narrower(question, _formats(found)):
+        tried = _on_fewest(found, changed, fewest)
         if tried is None:
             continue
         fewest = tried.server.axes.num_ranks
@@ -41,19 +41,24 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
     return replace(found, remedy="; or ".join(remedies))
 
 
-def _narrower(found: ServingPlan, question: Any) -> Iterator[tuple[list[str], Any]]:
-    """Options, and the question with them: those that lose less come first."""
-    gpu, serve = found.server.machine.gpu, question.serve
-    weights: list[str | None] = [None]
+def _formats(found: ServingPlan) -> Iterator[str]:
+    """The formats in fewer bits that the GPU has kernels for."""
+    gpu = found.server.machine.gpu
     if found.server.machine.weights is None:
-        eight = next((name for name in _IN_8_BITS if has_kernels(gpu, name)), None)
-        weights += [name for name in (eight, "awq") if name and has_kernels(gpu, name)]
-    for name in weights:
+        eight = next((name for name in IN_8_BITS if has_kernels(gpu, name)), None)
+        yield from (name for name in (eight, "awq") if name and has_kernels(gpu, name))
+
+
+def narrower(question: Any, formats: Iterable[str]) -> Iterator[tuple[list[str], Any]]:
+    """Options, and the question with them: none, the cache in fewer bits, the weights in each of
+    the formats, and both. What loses less comes first.
+    """
+    for name in (None, *formats):
         with_weights = question if name is None else replace(question, weights=name)
         options: list[str] = [] if name is None else [f"--weights {name}"]
         yield options, with_weights
-        if serve.cache_dtype is None:
-            cache = replace(with_weights, serve=replace(serve, cache_dtype="fp8"))
+        if question.serve.cache_dtype is None:
+            cache = replace(with_weights, serve=replace(question.serve, cache_dtype="fp8"))
             yield [*options, "--cache-dtype fp8"], cache
 
 

@@ -17,6 +17,7 @@ from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profi
 from torchfake._progress import count, progress
 from torchfake.distributed.passes.formats import format_named, has_kernels
 from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest
+from torchfake.distributed.serving.remedies import IN_8_BITS, narrower
 from torchfake.distributed.serving.serve import Question, question_of, serve
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError, did_you_mean
@@ -139,27 +140,21 @@ def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
     ]
     found = list[tuple[str, Offer]]()
     for changes in (
-        [(text, replace(ways, formats=f), asked) for text, f, asked in _narrower(ways, question)],
-        [("more GPUs", replace(ways, numbers=numbers), question) for numbers in more],
+        _in_fewer_bits(ways, question),
+        (("more GPUs", replace(ways, numbers=numbers), question) for numbers in more),
     ):
         met = ((text, tried.fewest(asked)) for text, tried, asked in changes)
         found += islice(((text, offer) for text, offer in met if offer is not None), 1)
     return tuple(found)
 
 
-def _narrower(
-    ways: _Ways, question: Question
-) -> Iterator[tuple[str, Sequence[str | None], Question]]:
-    """Options with weights, caches or both in fewer bits: those that lose less come first."""
-    narrow = replace(question, serve=replace(question.serve, cache_dtype="fp8"))
-    of_cache = [("", question)]
-    of_cache += [("--cache-dtype fp8", narrow)] if question.serve.cache_dtype is None else []
+def _in_fewer_bits(ways: _Ways, question: Question) -> Iterator[tuple[str, _Ways, Question]]:
+    """Options, and what is tried and asked with them; weights stay in formats that were given."""
     is_free = [*ways.formats] == [None] and not question.target.quantization
-    for weights in ("", *("fp8", "int8", "awq") * is_free):
-        for cache, asked in of_cache:
-            text = " ".join(filter(None, [f"--weights {weights}" * bool(weights), cache]))
-            if text:
-                yield text, [weights] if weights else ways.formats, asked
+    for options, asked in narrower(question, (*IN_8_BITS, "awq") if is_free else ()):
+        if options:
+            tried = replace(ways, formats=[asked.weights]) if asked.weights else ways
+            yield " ".join(options), tried, asked
 
 
 def _numbers(gpu: Gpus) -> dict[str, int]:

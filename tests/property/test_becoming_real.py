@@ -108,7 +108,7 @@ def context_of(step: Step) -> AbstractContextManager[Any]:
     return torch.set_grad_enabled(kind >= 9)
 
 
-@settings(max_examples=settings().max_examples // 2)  # a program is run three times
+@settings(max_examples=settings().max_examples // 6)  # a program is run three times
 @given(
     first=programs(BASES, min_steps=1, max_steps=2),
     then=programs(*TABLES, max_steps=10),

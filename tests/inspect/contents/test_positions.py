@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,7 +75,8 @@ def _real(inputs: Any) -> dict[str, torch.Tensor]:
 def test_every_function_names_the_limit_and_the_remedy(kind: str) -> None:
     with fake_mode():
         made = model(kind)
-    for run in (estimate, summary, graph_of, fit):
+    on_one_gpu = partial(fit, vary=None)
+    for run in (estimate, summary, graph_of, on_one_gpu):
         run(made, batch=1, seq=MOST)
         with pytest.raises(InputsError, match=r"12 positions.*13 tokens: give at most seq=12, or"):
             run(made, batch=1, seq=MOST + 1)

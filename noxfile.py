@@ -404,7 +404,7 @@ def published_steps(session: nox.Session) -> None:
     session.install("peft", "-r", "tests/ecosystem/vision/requirements.txt")
     session.run("python", "-m", "tests.published.adapters")
     session.run("python", "-m", "tests.published.small_batches")
-    session.run("python", "-m", "tests.published.diffusion")
+    session.run("python", "-m", "tests.published.steps")
     session.run("python", "-m", "tests.published.vision", *session.posargs)
 
 

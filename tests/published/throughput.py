@@ -30,7 +30,7 @@ from tests.published import llamas, mpt
 from torchfake import profiles
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.efficiency import Shares, shares_of
-from torchfake.inspect.timing.hardware import HARDWARE
+from torchfake.inspect.timing.hardware import HARDWARE, Hardware
 
 _FIRST_FLASH = {"a100": (0.40, 0.32), "h100": (0.20, 0.16)}
 
@@ -131,6 +131,13 @@ class LlamaRow:
         return Timing(tokens / schedule.seconds, schedule.exposed_seconds / schedule.seconds)
 
 
+def in_500_watts() -> Hardware:
+    """The figures of torchtitan's H100, which has less power and memory of another kind."""
+    sxm = HARDWARE["h100-80gb"]
+    flops = {dtype: peak * (989.4 + 835) / 2 / 989.4 for dtype, peak in sxm.flops.items()}
+    return sxm._replace(memory_bytes=2.4e12, flops=flops)
+
+
 @dataclass(frozen=True)
 class TitanRow:
     """A line of torchtitan's tables of H100 with less power."""
@@ -152,10 +159,7 @@ class TitanRow:
     def timing(self) -> Timing:
         layout = ("Llama 3.1 8B", {"dp": self.num_gpus}, 2, 8192, llamas.H100_OF_96_GB)
         found = llamas.planned(*layout, checkpoint="selective")
-        sxm = HARDWARE["h100-80gb"]
-        flops = {dtype: peak * (989.4 + 835) / 2 / 989.4 for dtype, peak in sxm.flops.items()}
-        hardware = sxm._replace(memory_bytes=2.4e12, flops=flops)
-        schedule = found.highest.schedule(found.layout, hardware=hardware)
+        schedule = found.highest.schedule(found.layout, hardware=in_500_watts())
         assert schedule is not None
         seconds = schedule.seconds
         return Timing(2 * 8192 / seconds, schedule.exposed_seconds / seconds)

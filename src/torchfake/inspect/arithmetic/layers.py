@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from torchfake.inspect.arithmetic.attention import is_backward
 from torchfake.inspect.arithmetic.call import Call, Shape
 
@@ -66,6 +68,22 @@ def is_depthwise_convolution(call: Call) -> bool:
     groups = call["groups"] if call.has("groups") else 1
     is_by_name = "depthwise" in call.func._schema.name
     return is_by_name or (groups > 1 and call.shape("weight")[1] == 1)
+
+
+def has_short_filters(call: Call) -> bool:
+    """Whether Winograd's algorithm may compute a convolution: 3 x 3, a position at a time."""
+    options = (call[name] for name in ("stride", "dilation") if call.has(name))
+    in_steps_of_one = all(step == 1 for each in options for step in each)
+    groups = call["groups"] if call.has("groups") else 1
+    return call.shape("weight")[2:] == (3, 3) and in_steps_of_one and groups == 1
+
+
+def is_channels_first(call: Call) -> bool:
+    """Whether the channels of images are not next to each other in memory."""
+    images = call.one_of("input", "self")
+    if images.dim() != 4:
+        return False
+    return not images.is_contiguous(memory_format=torch.channels_last)
 
 
 RECURRENT = tuple(

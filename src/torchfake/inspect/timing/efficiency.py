@@ -48,6 +48,14 @@ _NARROWEST_GROUP = 32
 """Columns of matrices in batches that are computed each for itself; of narrower ones, such as those
 of convolutions of few channels in each group, kernels compute several at the same time."""
 
+_WINOGRAD = 0.6
+"""The time of filters of 3 x 3 without tensor cores, as a share of that of all their multiply-adds:
+Winograd's algorithm (Lavin and Gray 2015) does 4 of 9, and transforms images and filters."""
+
+_CONVERSIONS = 0.5
+"""How often a convolution on tensor cores moves its bytes besides, if channels are not next to each
+other: many of its kernels read and write images in another layout."""
+
 _FASTER_CACHE = 3.0
 """The bandwidth of the L2 cache, as a multiple of that of memory, at least."""
 
@@ -59,6 +67,7 @@ class Shares(NamedTuple):
     """Shares of the peak that are reached with large sizes: of FLOP/s, or of bytes/s."""
 
     products: float  # of aligned matrices
+    vector: float  # of any matrices, without tensor cores
     unaligned: float  # of `products`, where rows are no whole vectors
     batched: float  # of `products`, in batches of small matrices, and in groups of channels
     memory: float  # copies, and elementwise operations, that read and write whole vectors
@@ -74,8 +83,8 @@ _HOPPER = {"flash": (0.35, 0.28), "cudnn": (0.50, 0.40), "efficient": (0.20, 0.1
 
 _ADA = {**_BEFORE_HOPPER, "efficient": (0.18, 0.12)}
 
-_DATA_CENTRE = (0.6, 0.6, 0.75, 0.60, 0.55, 0.45, (0.65, 0.2))
-_WITH_GDDR = Shares(0.60, 0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2), _ADA)
+_DATA_CENTRE = (0.80, 0.6, 0.6, 0.75, 0.60, 0.55, 0.45, (0.65, 0.2))
+_WITH_GDDR = Shares(0.60, 0.55, 0.6, 0.5, 0.90, 0.55, 0.80, 0.45, (0.65, 0.2), _ADA)
 
 _BY_CAPABILITY = {
     (7, 0): Shares(0.65, *_DATA_CENTRE, {**_BEFORE_HOPPER, "flash": (0.30, 0.22)}),
@@ -111,7 +120,9 @@ def seconds_of(work: Work, gpu: CudaProfile, hardware: Hardware, shares: Shares)
     if work.kind in _PASSED_ON and work.num_bytes < _IN_CACHE * hardware.cache_bytes:
         seconds /= _FASTER_CACHE
     if work.flops:
-        seconds = max(seconds, _seconds_of_flops(work, gpu, hardware, shares))
+        moved, seconds = seconds, max(seconds, _seconds_of_flops(work, gpu, hardware, shares))
+        if work.is_channels_first and _on_tensor_cores(work, gpu, hardware):
+            seconds += _CONVERSIONS * moved
     return KERNEL_SECONDS + seconds
 
 
@@ -137,16 +148,27 @@ def _seconds_of_flops(work: Work, gpu: CudaProfile, hardware: Hardware, shares: 
             return work.flops * work.executed / (peak * share)
     if not work.products:
         return work.flops * work.executed / (peak * shares.products)
-    return sum(_seconds_of_product(each, peak, gpu, shares) for each in work.products)
+    if _on_tensor_cores(work, gpu, hardware):
+        each = (product.flops / _share_of(product, gpu, shares) for product in work.products)
+        return sum(each) / peak
+    speed = hardware.vector_flops / hardware.flops[torch.float16]
+    processors = gpu.multi_processor_count
+    each = (found.flops / share_of_peak(found, processors, speed) for found in work.products)
+    return sum(each) / (peak * shares.vector) * (_WINOGRAD if work.has_short_filters else 1)
 
 
-def _seconds_of_product(product: Product, peak: float, gpu: CudaProfile, shares: Shares) -> float:
+def _share_of(product: Product, gpu: CudaProfile, shares: Shares) -> float:
+    """The share of the peak that tensor cores reach."""
     share = shares.products * share_of_peak(product, gpu.multi_processor_count)
     if not product.is_aligned:
         share *= shares.unaligned
     elif product.number > 1 and product.columns >= _NARROWEST_GROUP:
         share *= shares.batched
-    return product.flops / (peak * share)
+    return share
+
+
+def _on_tensor_cores(work: Work, gpu: CudaProfile, hardware: Hardware) -> bool:
+    return runs_in_tf32(work, gpu) or _peak(work, gpu, hardware) > hardware.vector_flops
 
 
 def _peak(work: Work, gpu: CudaProfile, hardware: Hardware) -> float:

@@ -138,7 +138,7 @@ HARDWARE: dict[str, Hardware | None] = {
     "rtx3080-10gb": _hardware(59.5, 29.8, 760, _WITHOUT_NVLINK, 5, _GA102),
     "rtx2080ti-11gb": _hardware(53.8, 13.4, 616, 12, 5.5, _TURING, bfloat16=False),
     "rtx4070ti-12gb": _hardware(80.2, 40.1, 504, _WITHOUT_NVLINK, 48, _ADA, fp8=160.4),
-    "t4-16gb": _hardware(65, 8.1, 300, 12, 4, _T4, bfloat16=False),
+    "t4-16gb": _hardware(65, 8.1, 300, 12, 4, _T4, bfloat16=False, clock=0.60),
     "rtx5080-16gb": _hardware(112.6, 56.3, 960, _PCIE_5, 64, _BLACKWELL, fp8=225.1),
     "rtx4080-16gb": _hardware(97.5, 48.7, 716.8, _WITHOUT_NVLINK, 64, _ADA, fp8=194.9),
     "v100-16gb": _hardware(125, 15.7, 900, 150, 6, _V100, bfloat16=False),

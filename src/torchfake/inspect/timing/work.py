@@ -23,7 +23,11 @@ from torchfake.inspect.arithmetic.kinds import (
     UNCOUNTED,
     kind_of,
 )
-from torchfake.inspect.arithmetic.layers import is_depthwise_convolution
+from torchfake.inspect.arithmetic.layers import (
+    has_short_filters,
+    is_channels_first,
+    is_depthwise_convolution,
+)
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.arithmetic.moved_bytes import (
     bytes_touched,
@@ -49,6 +53,8 @@ class Work(NamedTuple):
     is_uniform: bool = True  # whether kernels read and write whole vectors
     is_tf32: bool = False  # whether float32 is rounded to TF32, for tensor cores
     is_backward: bool = False
+    has_short_filters: bool = False  # of a convolution: Winograd's algorithm may compute it
+    is_channels_first: bool = False  # of a convolution: tensor cores need another layout
 
 
 def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
@@ -85,6 +91,10 @@ def _of_products(work: Work, func: Any, args: Any, kwargs: Any, result: Any) -> 
     call = Call(func, args, kwargs, result)
     if work.kind == CONVOLUTION and is_depthwise_convolution(call):
         return work._replace(kind=DEPTHWISE)
+    if work.kind == CONVOLUTION:
+        work = work._replace(
+            has_short_filters=has_short_filters(call), is_channels_first=is_channels_first(call)
+        )
     return work._replace(products=products_of(call, work.flops))
 
 

@@ -6,8 +6,8 @@ of training without evaluation, divided by the steps. Samples have 228 tokens on
 all of a step are set here: the source pads each batch to its longest.
 
 With the methods whose file has a name with an even CRC-32 the share of the peak that matrix
-products reach on such cards was chosen; the others are held out. BOFT runs a CUDA kernel of its own
-there, and is left out.
+products reach on such cards, with tensor cores and without, was chosen; the others are held out.
+BOFT runs a CUDA kernel of its own there, and is left out.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ The rows are those of huggingface/transformers, docs/source/en/perf_torch_compil
 batches of 4 and 16 of it. With one image the host bounds the time, which launches kernels.
 
 With the models whose name has an even CRC-32 the host's times of ``timing/efficiency`` were chosen,
-by their rows of one image on the A100 and the V100; the others are held out. Models had no fused
+by their rows of one image on the A100 and the V100, and the rate of products without tensor cores
+and the clock of the T4 by all of their rows; the others are held out. Models had no fused
 attention then, and are built so. MaskFormer and Mask2Former are left out: their parts in Python
 depend on values; and so are two rows whose model is not named clearly.
 """

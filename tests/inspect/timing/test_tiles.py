@@ -38,3 +38,9 @@ def test_no_share_is_above_the_peak(rows: int) -> None:
 
 def test_what_has_no_elements() -> None:
     assert share_of_peak(Product(0, 128, 128, 64), SMS) == 1.0
+
+
+def test_slower_arithmetic_hides_loads_and_small_tiles() -> None:
+    small = Product(1, 512, 256, 256)
+    assert share_of_peak(small, SMS, 1 / 16) > 1.2 * share_of_peak(small, SMS)
+    assert share_of_peak(small, SMS, 1 / 16) <= 1

@@ -157,3 +157,31 @@ def test_whole_vectors(works: Any) -> None:
     for run, is_uniform in cases:
         (found,) = works(run)
         assert found.is_uniform is is_uniform
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "is_short"),
+    [
+        ({"padding": 1}, 3, True),
+        ({"padding": 1, "stride": 2}, 3, False),
+        ({"padding": 2, "dilation": 2}, 3, False),
+        ({"padding": 1, "groups": 2}, 3, False),
+        ({}, 1, False),
+    ],
+)
+def test_winograd_is_for_filters_of_three_by_three(
+    works: Any, options: dict[str, int], size: int, is_short: bool
+) -> None:
+    weight = on_gpu(64, 64 // options.get("groups", 1), size, size)
+    found = works(lambda: F.conv2d(on_gpu(4, 64, 16, 16), weight, **options))
+    assert found[-1].has_short_filters is is_short
+
+
+def test_the_layout_of_images(works: Any) -> None:
+    weight = on_gpu(64, 64, 3, 3)
+    for layout, is_first in ((torch.contiguous_format, True), (torch.channels_last, False)):
+        x = on_gpu(4, 64, 16, 16).contiguous(memory_format=layout)
+        (found,) = works(lambda x=x: F.conv2d(x, weight))
+        assert found.is_channels_first is is_first
+    (flat,) = works(lambda: F.conv1d(on_gpu(4, 64, 16), on_gpu(64, 64, 3)))
+    assert not flat.is_channels_first

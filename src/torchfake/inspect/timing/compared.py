@@ -34,11 +34,15 @@ class Comparison(NamedTuple):
         return f"median {self.half} %, nine in ten within {self.most} %"
 
 
+_V100 = ("v100-16gb", "v100-32gb")
+
 COMPARISONS = (
     Comparison(LANGUAGE, True, frozenset({"a100-40gb", "a100-80gb", "h100-80gb"}), 4, 11),
     Comparison(LANGUAGE, True, frozenset({"l40s-48gb"}), 4, 16),
-    Comparison(IMAGES, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 15, 30),
+    Comparison(IMAGES, False, frozenset({"rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb"}), 11, 25),
     Comparison(IMAGES, True, frozenset({"rtx3090-24gb"}), 9, 40),
+    Comparison(IMAGES, False, frozenset({"a100-80gb", *_V100, "t4-16gb"}), 24, 39),
+    Comparison(IMAGES, True, frozenset({"a100-80gb", *_V100}), 16, 28),
 )
 
 PAGE = "docs/time.md"

@@ -23,7 +23,9 @@ class Hardware(NamedTuple):
     link_bytes: float  # bytes/s to other GPUs of the node, in one direction
     source: str
     cache_bytes: int  # of the L2 cache
-    clock: float = 1.0  # under load, as a multiple of the clock at which the peaks are stated
+    clock: float = 1.0
+    """Under load, as a multiple of the clock at which the peaks are stated; those that differ were
+    chosen with the rows of docs/time.md that are not held out."""
 
 
 def _hardware(

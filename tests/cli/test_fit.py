@@ -40,9 +40,9 @@ def test_fit(run: Run) -> None:
 
 def test_fit_says_no(run: Run, tmp_path: Path) -> None:
     gpus = tmp_path / "gpus.toml"
-    gpus.write_text('[small]\ntotal_memory = "1.001 GiB"\n[large]\ntotal_memory = "1.2 GiB"\n')
+    gpus.write_text('[small]\ntotal_memory = "1.001 GiB"\n[large]\ntotal_memory = "9 GiB"\n')
     options = ("--seq", "32", "--train", "--profiles", str(gpus))
-    no_search = ("--batch", "512", "--gpu", "small", "--vary", "none")
+    no_search = ("--batch", "64", "--gpu", "small", "--vary", "none")
     code, out, _ = run("fit", *SMALL, *options, *no_search, "--json")
     assert code == 1
     assert json.loads(out)["fits"][0]["fits"] is False

@@ -39,7 +39,7 @@ import torch.nn.functional as F
 
 from tests.published import dino, llamas
 from tests.published.diffusion_models import Pass, flux, ltx, sdxl
-from tests.published.run import by_use, error_bar
+from tests.published.run import by_use, error_bar, line_of
 from tests.published.throughput import in_500_watts
 from torchfake import estimate, fake_mode
 
@@ -177,15 +177,12 @@ def _convnets() -> Iterator[Step]:
 
 _BF16, _FP32 = torch.bfloat16, torch.float32
 _SDXL = ((_FP32, False, 7.36), (_BF16, False, 4.63), (_BF16, True, 3.31))
+"""Dtype, whether attention is fused, and the seconds of 30 passes."""
 
 
 def _diffusion() -> Iterator[Step]:
     kind = "diffusion models, inference"
-    for dtype, is_fused, seconds in (
-        (_FP32, False, 7.36),
-        (_BF16, False, 4.63),
-        (_BF16, True, 3.31),
-    ):
+    for dtype, is_fused, seconds in _SDXL:
         run = _passes(partial(sdxl, dtype, 2, is_fused=is_fused), "a100-80gb", 30, dtype is _FP32)
         how = "fused attention" if is_fused else "attention written out"
         yield Step(kind, f"SDXL, {dtype}, {how}, 30 x 2, a100-80gb", seconds * 1e3, run)
@@ -237,11 +234,9 @@ def report(names: list[str]) -> Iterator[str]:
     kinds: dict[str, list[tuple[Step, float]]] = {}
     for row in steps():
         if not names or any(row.kind.startswith(name) for name in names):
-            found = row.estimated()
-            kinds.setdefault(row.kind, []).append((row, found / row.milliseconds))
-            use = " held out" if row.is_held_out else ""
-            times = f"{row.milliseconds} ms, estimate {found:.1f}, {found / row.milliseconds:.2f}"
-            yield f"{row.setting}: {times}{use}"
+            ratio = row.estimated() / row.milliseconds
+            kinds.setdefault(row.kind, []).append((row, ratio))
+            yield line_of(row.setting, row, ratio)
     yield ""
     for kind, rows in kinds.items():
         for name, some in by_use(rows):

@@ -75,8 +75,8 @@ def _real(inputs: Any) -> dict[str, torch.Tensor]:
 def test_every_function_names_the_limit_and_the_remedy(kind: str) -> None:
     with fake_mode():
         made = model(kind)
-    on_one_gpu = partial(fit, vary=None)
-    for run in (estimate, summary, graph_of, on_one_gpu):
+    fit_as_it_is = partial(fit, vary=None)
+    for run in (estimate, summary, graph_of, fit_as_it_is):
         run(made, batch=1, seq=MOST)
         with pytest.raises(InputsError, match=r"12 positions.*13 tokens: give at most seq=12, or"):
             run(made, batch=1, seq=MOST + 1)

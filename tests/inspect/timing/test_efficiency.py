@@ -11,6 +11,7 @@ from torchfake import profiles
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.timing.efficiency import KERNEL_SECONDS, seconds_of, shares_of
 from torchfake.inspect.timing.hardware import HARDWARE
+from torchfake.inspect.timing.tiles import share_of_peak
 from torchfake.inspect.timing.work import Work, rounds_to_tf32
 
 LARGE = (Product(1, 8192, 8192, 8192),)
@@ -37,9 +38,11 @@ def test_float32_has_the_rate_of_tf32_where_it_is_allowed(precision: None) -> No
     torch.set_float32_matmul_precision("high")
     assert rounds_to_tf32(is_convolution=False)
     exact = CONVOLUTION._replace(is_tf32=False)
-    shares = shares_of(profiles()["a100-80gb"])
-    times = 312 / 2 / 19.5 * shares.products / shares.vector
-    assert seconds(exact) / seconds(CONVOLUTION) == pytest.approx(times, rel=0.02)
+    a100 = profiles()["a100-80gb"]
+    shares, (product,), processors = shares_of(a100), LARGE, a100.multi_processor_count
+    rounded = 312 / 2 * shares.products * share_of_peak(product, processors)
+    whole = 19.5 * shares.vector * share_of_peak(product, processors, 19.5 / 312)
+    assert seconds(exact) / seconds(CONVOLUTION) == pytest.approx(rounded / whole)
     assert seconds(CONVOLUTION, "v100-16gb") == seconds(exact, "v100-16gb")
 
 

@@ -63,19 +63,23 @@ def _of_positions(call: Call, output: Shape) -> int:
     return 2 * batch * math.prod(positions) * math.prod(weight)
 
 
+def groups_of(call: Call) -> int:
+    """Into how many groups a convolution divides its channels."""
+    groups: int = call["groups"] if call.has("groups") else 1
+    return groups
+
+
 def is_depthwise_convolution(call: Call) -> bool:
     """Whether each group has a single channel of the input: no matrix product is computed then."""
-    groups = call["groups"] if call.has("groups") else 1
     is_by_name = "depthwise" in call.func._schema.name
-    return is_by_name or (groups > 1 and call.shape("weight")[1] == 1)
+    return is_by_name or (groups_of(call) > 1 and call.shape("weight")[1] == 1)
 
 
 def has_short_filters(call: Call) -> bool:
     """Whether Winograd's algorithm may compute a convolution: 3 x 3, a position at a time."""
     options = (call[name] for name in ("stride", "dilation") if call.has(name))
     in_steps_of_one = all(step == 1 for each in options for step in each)
-    groups = call["groups"] if call.has("groups") else 1
-    return call.shape("weight")[2:] == (3, 3) and in_steps_of_one and groups == 1
+    return call.shape("weight")[2:] == (3, 3) and in_steps_of_one and groups_of(call) == 1
 
 
 def is_channels_first(call: Call) -> bool:

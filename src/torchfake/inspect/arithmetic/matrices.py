@@ -75,7 +75,7 @@ def convolution_products(call: Call, flops: int) -> tuple[Product, ...]:
     if not flops:
         return ()
     weight = call.shape("weight")
-    groups = call["groups"] if call.has("groups") else 1
+    groups = layers.groups_of(call)
     is_aligned = _is_aligned(call["weight"].dtype, weight[0] // groups, weight[1])
     if not call.has("output_mask"):
         output = call.output.shape

@@ -295,7 +295,7 @@ highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
   inputs                1.02 kB
   gradients             0 B, at another moment 36.4 kB
 reserved                73.4 MB (70.0 MiB)
-step time               7.59 ms, including 337 us waiting for communication and 6.69 ms for the host
+step time               7.59 ms, including 337 us waiting for communication and 6.79 ms for the host
   model FLOPs           0 % of the GPU's peak in bfloat16
 
 ranks       parameters  activations  unsharded  communication   others     peak    sent

@@ -23,6 +23,7 @@ from torchfake._graph.operations import (
     Output,
     Read,
     Written,
+    recording_lock,
 )
 from torchfake._graph.rare_fields import RareField
 from torchfake._torch import dispatcher
@@ -59,11 +60,15 @@ class DeferredState:
         self.cell, self.op = contents.cell, contents.op
 
     def set_real(self, contents: Contents, storage: torch.UntypedStorage) -> None:
-        """Set the real storage that a replay has made from `contents`."""
-        assert contents == self.contents
-        if self.num_bytes is not None:
-            storage.resize_(self.num_bytes)
-        self.real = storage
+        """Set the real storage that a replay has made from `contents`. If two threads have replayed
+        these at the same time, the storage of the first stays, since the program may have it.
+        """
+        with recording_lock:
+            if self.real is None:
+                assert contents == self.contents
+                if self.num_bytes is not None:
+                    storage.resize_(self.num_bytes)
+                self.real = storage
 
     def resize(self, num_bytes: int) -> None:
         if self.real is not None:

@@ -7,11 +7,13 @@ before is written; draws come from the replay's own generators.
 Large replays go through the whole pipeline: demand analysis and slicing, then scheduling, then
 :mod:`torchfake._replay.workers` on all cores. Small ones, and those whose intermediate results are
 cached, execute all operations one after the other in the recorded order. Each operation reads the
-values that it read when recorded, since operations that overwrite these come later.
+values that it read when recorded, since operations that overwrite these come later. Threads may
+replay at the same time: cached results are dropped only while a single replay is under way.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +31,7 @@ from torchfake._replay.slicing import slice_to_demand
 from torchfake._replay.tile_loop import BlockWriter
 from torchfake._replay.workers import Workers
 from torchfake._torch import dispatcher, numerics
+from torchfake._torch.contexts import Restoring, holding, shared
 
 Deliver = Callable[[Contents, torch.UntypedStorage], None]
 
@@ -66,7 +69,7 @@ def replay(
     """
     computed: list[Contents] = []
     # Denormals are kept on this thread, and on threads that it starts.
-    with dispatcher.as_eager(), numerics.denormals_flushed(False):
+    with _UnderWay(), dispatcher.as_eager(), numerics.denormals_flushed(False):
         for contents in list(requested):  # copied: `deliver` may change `requested`
             if contents.op is not None:
                 computed.append(contents)
@@ -133,18 +136,43 @@ def make_real(deferred: DeferredState) -> torch.UntypedStorage:
 
 
 _cached: weakref.WeakSet[Op] = weakref.WeakSet()
+_under_way: set[_UnderWay] = set()
+_lock = shared(threading.Lock())  # protects both, and nothing is locked while it is held
+
+
+class _UnderWay(Restoring):
+    """Context of a replay, which may skip operations because the results of later ones are cached:
+    until it ends, no other thread drops these.
+    """
+
+    def change(self) -> None:
+        with holding(_lock):
+            _under_way.add(self)
+
+    def restore(self) -> None:
+        _under_way.discard(self)
+
+
+def _drop_cached(ops: Iterable[Op], *, num_replays: int) -> bool:
+    """Drop cached results, if no more than `num_replays` are under way, and say whether."""
+    with holding(_lock):
+        is_safe = len(_under_way) <= num_replays
+        for op in ops if is_safe else ():
+            op.cached = None
+    return is_safe
 
 
 def clear_cached_results() -> None:
-    """Free the results that were cached by ``replay(cache_all=True)``."""
-    for op in list(_cached):
-        op.cached = None
-    _cached.clear()
+    """Free the results that were cached by ``replay(cache_all=True)``, unless another thread is
+    replaying: then the next call frees them.
+    """
+    if _drop_cached(list(_cached), num_replays=0):
+        _cached.clear()
 
 
 def run_draws(op: Op) -> None:
     """Execute `op`, whose draws cannot be counted, to find the position at which they end."""
-    with dispatcher.as_eager():
+    with _UnderWay(), dispatcher.as_eager():
         ops = dependencies([op])
         _SequentialReplay(ops, _count_uses(ops)).run([], lambda *_: None)
 
@@ -197,7 +225,6 @@ class _SequentialReplay:
         if storage.nbytes() > MAX_CACHED_BYTES:
             return
         if [*op.modified_cells()] == [cell] and op.cached is None:
-            for read in op.reads():
-                if read.contents.cell is cell and read.contents.op is not None:
-                    read.contents.op.cached = None
+            before = [read.contents.op for read in op.reads() if read.contents.cell is cell]
             op.cached = {cell: storage}
+            _drop_cached(filter(None, before), num_replays=1)

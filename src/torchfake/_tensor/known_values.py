@@ -87,9 +87,11 @@ def read_value(fake: Any, requested_by: str) -> torch.Tensor:
     Raises:
         UnknownValueError: naming `requested_by`, the tensor, and the line that made it.
     """
-    storage = fake._fake_storage
+    storage, record = getattr(fake, "_fake_storage", None), getattr(fake, "_fake_meta", None)
+    if storage is None or record is None:  # another thread has materialized it since the call
+        return fake  # type: ignore[no-any-return]
     if storage.deferred is not None:
-        return replay.value_of(storage.deferred, fake._fake_meta)
+        return replay.value_of(storage.deferred, record)
     if is_unknown(fake):
         answered = answerers.value_of(fake, requested_by)
         if answered is None:
@@ -108,9 +110,11 @@ def memory_of(fake: Any, requested_by: str) -> torch.Tensor:
     Raises:
         UnknownValueError: as :func:`read_value`.
     """
-    if fake._fake_storage.deferred is None:
+    storage = getattr(fake, "_fake_storage", None)
+    if storage is not None and storage.deferred is None:
         return _copied(read_value(fake, requested_by))
-    replay.make_real(fake._fake_storage.deferred)
+    if storage is not None:
+        replay.make_real(storage.deferred)
     return read_value(fake, requested_by)
 
 

@@ -260,7 +260,7 @@ def flops(session: nox.Session) -> None:
 
 @nox.session
 def draws(session: nox.Session) -> None:
-    """Every random operator and initialiser, dtype and shape, with good and bad arguments; programs
+    """Every random operator and initializer, dtype and shape, with good and bad arguments; programs
     that draw, seed, save and restore, in fake and in deferred modes.
     """
     install(session, CHECKED_TORCH)

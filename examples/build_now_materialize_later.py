@@ -18,7 +18,7 @@ config = LlamaConfig(
     vocab_size=1000,
 )
 
-# Building the model records the initialisation and allocates no weights.
+# Building the model records the initialization and allocates no weights.
 torch.manual_seed(0)
 model = deferred_init(LlamaForCausalLM, config)
 assert is_deferred(model)

@@ -1,8 +1,8 @@
-"""Initialise a model directly into files, then load another model from them, never in memory whole.
+"""Initialize a model directly into files, then load another model from them, never in memory whole.
 
 The model is deferred, so that nothing is allocated when it is built. Its weights are written block
-by block, with the values of eager initialisation. A classifier with a new head then loads them; the
-head, which is not in the files, gets the values that eager initialisation would have given it.
+by block, with the values of eager initialization. A classifier with a new head then loads them; the
+head, which is not in the files, gets the values that eager initialization would have given it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as name:
     size = sum(file.stat().st_size for file in files)
     print(f"{len(files)} files, {size / 1e6:.0f} MB")
 
-    # transformers loads the weights that eager initialisation gives.
+    # transformers loads the weights that eager initialization gives.
     loaded = LlamaForCausalLM.from_pretrained(folder)
     torch.manual_seed(0)
     eager = LlamaForCausalLM(config)
@@ -47,7 +47,7 @@ with tempfile.TemporaryDirectory() as name:
     save_materialized(model, folder, max_shard_size="50MB", progress=False)
     assert [file.stat().st_mtime_ns for file in files] == before
 
-    # Another model loads the weights it shares and initialises the rest.
+    # Another model loads the weights it shares and initializes the rest.
     torch.manual_seed(1)
     fresh = LlamaForSequenceClassification(config)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The oracle of deferred initialisation: what eager construction gives under the same seed.
+"""The oracle of deferred initialization: what eager construction gives under the same seed.
 
 Input: a function that builds a module. Output: nothing, or an AssertionError that names the first
 tensor that differs. Bits are compared, not values: NaN equals itself, and 0.0 is not -0.0.

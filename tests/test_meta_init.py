@@ -84,15 +84,15 @@ def test_zeros_like_materializes_on_its_true_device() -> None:
         assert tensor.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("initialise", ["trunc_normal_", "orthogonal_", "sparse_", "eye_"])
-def test_initialisers_do_not_skip_meta_init_tensors(initialise: str) -> None:
+@pytest.mark.parametrize("initialize", ["trunc_normal_", "orthogonal_", "sparse_", "eye_"])
+def test_initializers_do_not_skip_meta_init_tensors(initialize: str) -> None:
     """torch.nn.init skips a real meta tensor; a meta_init tensor only reports meta."""
-    args = (0.2,) if initialise == "sparse_" else ()
+    args = (0.2,) if initialize == "sparse_" else ()
     torch.manual_seed(0)
-    expected = getattr(nn.init, initialise)(torch.empty(20, 20), *args)
+    expected = getattr(nn.init, initialize)(torch.empty(20, 20), *args)
     torch.manual_seed(0)
     with meta_init():
-        made = getattr(nn.init, initialise)(torch.empty(20, 20), *args)
+        made = getattr(nn.init, initialize)(torch.empty(20, 20), *args)
     assert torch.equal(materialize(made), expected)
 
 

@@ -1,6 +1,6 @@
 """Fake tensors for PyTorch: the public names, nothing else.
 
-Inspection, plans and deferred initialisation are imported when one of their names is first used. On
+Inspection, plans and deferred initialization are imported when one of their names is first used. On
 the command line this applies to all names, because ``--help`` does not need torch.
 """
 

@@ -1,4 +1,4 @@
-"""The public functions of deferred initialisation.
+"""The public functions of deferred initialization.
 
 Input: a function that builds a module. Output: the module, with its tensors recorded and not
 computed; and the module, materialized. Invariant: a materialized tensor is bit-identical to that of

@@ -1,4 +1,4 @@
-"""``meta_init``: deferred initialisation in which tensors report ``meta`` until materialized.
+"""``meta_init``: deferred initialization in which tensors report ``meta`` until materialized.
 
 Input: code that builds a module. Output: deferred tensors, as of :mod:`torchfake.deferred`.
 Invariant: a tensor that reports ``meta`` is materialized on the device it was requested on.

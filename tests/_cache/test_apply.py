@@ -164,7 +164,7 @@ def test_values_of_hits() -> None:
 
 
 def test_unwritten_integers_begin_as_zeros() -> None:
-    """Uninitialised integers are known to be zero and floats are unknown, in hits and misses."""
+    """Uninitialized integers are known to be zero and floats are unknown, in hits and misses."""
     with fake_mode():
         unread = unknown(3, dtype=torch.int64)
         for _ in range(3):

@@ -92,7 +92,7 @@ def test_programs(seed: int, checking: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _value(tensor: Any) -> Any:
-    """The bytes of a tensor, or None if they are unknown to torchfake or uninitialised in eager."""
+    """The bytes of a tensor, or None if they are unknown to torchfake or uninitialized in eager."""
     if not isinstance(tensor, torch.Tensor):
         return tensor
     if not tensor.dtype.is_floating_point and not tensor._version:

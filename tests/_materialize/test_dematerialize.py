@@ -76,7 +76,7 @@ def test_what_was_never_deferred_is_not_given_back() -> None:
         dematerialize_module(nn.Linear(2, 2))
 
 
-def test_uninitialised_memory_is_not_given_back() -> None:
+def test_uninitialized_memory_is_not_given_back() -> None:
     """What was loaded into it would be lost."""
 
     def build() -> nn.Module:

@@ -24,8 +24,8 @@ INITIALISERS = [
 ]  # fmt: skip
 
 
-class Initialised(nn.Module):
-    """Parameters made in one mode, and a buffer that an initialiser fills in another."""
+class Initialized(nn.Module):
+    """Parameters made in one mode, and a buffer that an initializer fills in another."""
 
     def __init__(self, name: str, inner: str) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Initialised(nn.Module):
 @pytest.mark.parametrize("outer", CONTEXTS)
 @pytest.mark.parametrize("inner", CONTEXTS)
 @pytest.mark.parametrize("last", CONTEXTS)
-def test_initialisers(name: str, outer: str, inner: str, last: str) -> None:
+def test_initializers(name: str, outer: str, inner: str, last: str) -> None:
     torch.manual_seed(0)
     with CONTEXTS[outer]():
-        eager = Initialised(name, inner)
+        eager = Initialized(name, inner)
     state = torch.get_rng_state()
     torch.manual_seed(0)
     with CONTEXTS[outer]():
-        module = deferred_init(Initialised, name, inner)
+        module = deferred_init(Initialized, name, inner)
     assert torch.equal(torch.get_rng_state(), state)
     assert module.read == eager.read
     with CONTEXTS[last]():

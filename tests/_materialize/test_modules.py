@@ -36,16 +36,16 @@ def test_module(info: ModuleInfo) -> None:
 
 
 class Bare(nn.Module):
-    """A parameter and a buffer, initialised by one function of torch.nn.init."""
+    """A parameter and a buffer, initialized by one function of torch.nn.init."""
 
     def __init__(self, name: str, *args: object, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(24, 18, dtype=dtype))
         self.register_buffer("table", torch.empty(20, 20, dtype=dtype), persistent=False)
-        initialise = getattr(nn.init, name)
-        initialise(self.weight, *args)
+        initialize = getattr(nn.init, name)
+        initialize(self.weight, *args)
         with torch.no_grad():
-            initialise(self.table, *args)
+            initialize(self.table, *args)
 
 
 INITIALISERS: list[tuple[str, tuple[object, ...]]] = [
@@ -58,27 +58,27 @@ INITIALISERS: list[tuple[str, tuple[object, ...]]] = [
 
 @pytest.mark.parametrize(("name", "args"), INITIALISERS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_initialiser(name: str, args: tuple[object, ...], order: Order) -> None:
+def test_initializer(name: str, args: tuple[object, ...], order: Order) -> None:
     assert_equals_eager(lambda: Bare(name, *args), [order])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["uniform_", "normal_", "trunc_normal_", "kaiming_uniform_"])
-def test_initialiser_of_other_dtypes(name: str, dtype: torch.dtype) -> None:
+def test_initializer_of_other_dtypes(name: str, dtype: torch.dtype) -> None:
     assert_equals_eager(lambda: Bare(name, dtype=dtype))
 
 
-def test_initialisers_that_read_are_one_step() -> None:
+def test_initializers_that_read_are_one_step() -> None:
     """Nothing is computed when they are called, in a mode or after it."""
     from torchfake import deferred_init, graph, materialize_module
 
     layer = deferred_init(nn.Linear, 500, 2000)  # 1,000,000 values, of rank 500
-    for initialise in (nn.init.trunc_normal_, nn.init.orthogonal_):
+    for initialize in (nn.init.trunc_normal_, nn.init.orthogonal_):
         torch.manual_seed(3)
-        initialise(layer.weight)
+        initialize(layer.weight)
         lines = graph(layer.weight).lines
         assert len(lines) == 1
-        assert initialise.__name__ in lines[0].op
+        assert initialize.__name__ in lines[0].op
     torch.manual_seed(3)
     expected = nn.init.orthogonal_(torch.empty(2000, 500))
     assert torch.equal(materialize_module(layer).weight, expected)

@@ -66,7 +66,7 @@ def test_source_locations() -> None:
     assert line.op == "aten.ones"
 
 
-def test_an_initialiser_is_one_line() -> None:
+def test_an_initializer_is_one_line() -> None:
     layer = deferred_init(nn.Linear, 4, 4)
     nn.init.orthogonal_(layer.weight, gain=2.0)
     expect(

@@ -1,4 +1,4 @@
-"""Initialisers that are recorded as one operation."""
+"""Initializers that are recorded as one operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchfake import (
 
 
 @pytest.mark.parametrize("name", ["trunc_normal_", "orthogonal_", "sparse_"])
-def test_an_initialiser_is_one_operation(name: str) -> None:
+def test_an_initializer_is_one_operation(name: str) -> None:
     arguments = {"sparsity": 0.5} if name == "sparse_" else {}
     with deferred_mode():
         weight = torch.empty(4, 4)

@@ -111,7 +111,7 @@ def test_a_draw_into_repeated_memory_is_refused_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["trunc_normal_", "kaiming_normal_", "xavier_uniform_"])
-def test_an_initialiser_of_repeated_memory_falls_back(name: str) -> None:
+def test_an_initializer_of_repeated_memory_falls_back(name: str) -> None:
     def build() -> nn.Parameter:
         try:
             getattr(nn.init, name)(torch.empty(1, 4).expand(4, 4))

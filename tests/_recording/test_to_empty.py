@@ -58,7 +58,7 @@ def test_what_was_recorded_stays(inside: bool) -> None:
     assert_equal(materialize_module(module), build())
 
 
-def test_what_is_initialised_again_is_drawn_again() -> None:
+def test_what_is_initialized_again_is_drawn_again() -> None:
     module, eager = deferred_init(build).to_empty(device="cpu"), build()
     for each in (module, eager):
         torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""What tests of the replay share: a model with one of each initialisation, and spies on replays."""
+"""What tests of the replay share: a model with one of each initialization, and spies on replays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def eager_and_materialized(
 
 
 class Model(nn.Module):
-    """One of each kind of initialisation."""
+    """One of each kind of initialization."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def test_a_real_tensor_that_was_written_is_found_in_a_group() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_uninitialised_memory() -> None:
+def test_uninitialized_memory() -> None:
     materialized = materialize_module(deferred_init(lambda: nn.ParameterList([torch.empty(100)])))
     assert not is_deferred(materialized)
 

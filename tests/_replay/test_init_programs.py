@@ -1,4 +1,4 @@
-"""Generated initialisation programs: recorded and replayed in any order, they have eager's bits."""
+"""Generated initialization programs: recorded and replayed in any order, they have eager's bits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Python functions of torch, of libraries and of the program run in a mode as they run in eager.
 
-Nothing of a constructor or an initialiser is skipped, however often it ran before: so breakpoints,
+Nothing of a constructor or an initializer is skipped, however often it ran before: so breakpoints,
 coverage, replaced functions, changed defaults and changed code are right. The oracle is eager: the
 same functions are called in the same order, and what is built has the same attributes and bits.
 """
@@ -215,7 +215,7 @@ NAMES_REPLACED = ["uniform_", "normal_", "ones_", "zeros_", "_no_grad_fill_", "_
 
 
 @pytest.mark.parametrize("name", NAMES_REPLACED)
-def test_replaced_initialisers_take_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_initializers_take_effect(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(tensor: Any, *_: Any, **__: Any) -> Any:
         with torch.no_grad():
             return tensor.fill_(0.5)

@@ -1,7 +1,7 @@
 """Construction of every architecture of transformers that can be built at its defaults.
 
 ``python tests/bench/sweep.py``: totals and medians of ratios, and the architectures furthest from
-meta. Each is built once under each contender, on meta a second time with its weights initialised,
+meta. Each is built once under each contender, on meta a second time with its weights initialized,
 which transformers leaves out there. The order rotates, in one process whose cache starts empty; a
 build under ``torch.device("meta")`` before those is not counted, and does the imports. With
 ``--again``, each is built three times, and the faster of the last two counts: what the first has
@@ -25,8 +25,8 @@ from torch._subclasses import FakeTensorMode
 import torchfake
 
 OURS, META, THEIRS = "torchfake", "meta", "FakeTensorMode"
-INITIALIZED_META = "meta, initialised"
-"""As meta, but runs the initialisation of transformers too, which it leaves out on meta."""
+INITIALIZED_META = "meta, initialized"
+"""As meta, but runs the initialization of transformers too, which it leaves out on meta."""
 
 CONTEXTS: dict[str, Callable[[], Any]] = {
     OURS: torchfake.fake_mode,
@@ -107,7 +107,7 @@ def main() -> None:
             print(row_of(found, contender, contender))
             print(row_of(others, contender, f"{contender}, {without}"))
     print(row_of(others, INITIALIZED_META, f"{INITIALIZED_META}, {without}"))
-    print("\nagainst meta that is initialised:")
+    print("\nagainst meta that is initialized:")
     print(row_of(others, OURS, f"{OURS}, {without}", INITIALIZED_META))
     worst = sorted(found, key=lambda n: (found[n][META] or 0) - (found[n][OURS] or 0))[:8]
     print("\nfurthest from meta:")

@@ -67,7 +67,7 @@ def test_summaries_of_commands_are_whole(
     _, out, _ = run("--help")
     commands = " ".join(out.partition("Commands:")[2].split())
     assert "..." not in commands
-    assert "init Initialise a model as eager PyTorch would, to safetensors files." in commands
+    assert "init Initialize a model as eager PyTorch would, to safetensors files." in commands
 
 
 def test_no_range_of_a_number_is_told(run: Run) -> None:

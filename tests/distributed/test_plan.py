@@ -195,7 +195,7 @@ def test_global_state_is_restored(part: str, error: BaseException) -> None:
     assert global_state() == before
 
 
-def test_a_process_group_can_be_initialised_afterwards() -> None:
+def test_a_process_group_can_be_initialized_afterwards() -> None:
     """What DTensor cached for the ranks of the plan is not used for another rank."""
     plan(models.uneven, mesh_shape=4, parallelize=models.fsdp, inputs=models.inputs, device="cpu")
     dist.init_process_group("fake", rank=3, world_size=4)
@@ -257,7 +257,7 @@ InputsError: ranks=[4]: give several, such as [0, 3], from 0 to 3
 DeviceError: device='cuda:1': each rank has one GPU of its own; give cuda
 DeviceError: gpu='h100-80gb' and device='cpu': give one of them
 InputsError: module_fn returned a module that has real tensors: build it in module_fn, where they are fake
-InputsError: a process group is initialised in this process (fake, 2 ranks), and plan needs one of its own: call it before init_process_group, after destroy_process_group, or in another process
+InputsError: a process group is initialized in this process (fake, 2 ranks), and plan needs one of its own: call it before init_process_group, after destroy_process_group, or in another process
 MissingExtraError: this torch was built without torch.distributed, which plan needs: pip install torch""",  # noqa: E501
     )
 

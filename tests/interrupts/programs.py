@@ -146,7 +146,7 @@ def rejection_sampler() -> None:
     deferred_init(lambda: nn.init.trunc_normal_(torch.empty(5, 5)))
 
 
-def initialiser() -> None:
+def initializer() -> None:
     deferred_init(lambda: nn.init.orthogonal_(torch.empty(4, 4)))
 
 
@@ -222,7 +222,7 @@ MODES = _by_name(
 
 USES = _by_name(
     autocast, known_values, after_the_mode, materialized, materialized_from_meta,
-    rejection_sampler, initialiser, fake_copy, traced_symbolically, traced_by_make_fx, exported,
+    rejection_sampler, initializer, fake_copy, traced_symbolically, traced_by_make_fx, exported,
     meta_patcher, estimated, checked, summarized, planned, saved,
 )  # fmt: skip
 """What enters contexts of its own."""

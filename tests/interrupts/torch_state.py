@@ -72,7 +72,7 @@ def _thread_state() -> dict[str, Any]:
         "tracing": getattr(torch._guards._TLS, "tracing_context", None),
         "our modes": list(modes.thread.modes),
         "our override": vars(modes.thread).get("torch_function"),
-        "our initialiser": modes.thread.initialiser_frame,
+        "our initializer": modes.thread.initializer_frame,
         "our meta patchers": list(modes.thread.meta_patchers),
         "our locks": [lock._is_owned() for lock in _LOCKS],
     }  # fmt: skip

@@ -56,4 +56,4 @@ planned = plan(
     lambda: torch.nn.Linear(64, 64), mesh_shape=2, inputs=lambda: torch.empty(4, 64), device="cpu"
 )
 assert planned.of_rank(1).parameter_bytes == 4 * 64 * 65
-print("deferred initialisation and plans work")
+print("deferred initialization and plans work")

@@ -242,7 +242,7 @@ def _keeps_draw(record: Metadata) -> bool:
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
-    """Whether a dtype is floating or complex. Uninitialised memory of these has no known value."""
+    """Whether a dtype is floating or complex. Uninitialized memory of these has no known value."""
     return dtype.is_floating_point or dtype.is_complex
 
 

@@ -229,7 +229,7 @@ class RecordingRecipe(NamedTuple):
     records: tuple[Metadata, ...]  # the metadata of the result, indexed by the mark of fakes
     kind: Any  # the StorageKind of the new storage, if it has one
     guard_default_dtype: torch.dtype | None
-    is_empty: bool  # the result is uninitialised memory: no operation is recorded
+    is_empty: bool  # the result is uninitialized memory: no operation is recorded
     overwrites_first: bool
     is_random: bool
     product_kind: str | None

@@ -50,7 +50,7 @@ def pins_memory() -> bool:
 
 
 def allocate_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
-    """An uninitialised storage on the replay device of `device`."""
+    """An uninitialized storage on the replay device of `device`."""
     return torch.UntypedStorage(num_bytes, device=replay_device(device))
 
 

@@ -99,8 +99,8 @@ class _ThreadState(threading.local):
         self.interrupt: BaseException | None = None
         self.latest_exit: Any = None  # a weak reference to the last ``__exit__`` that was looked up
         self.traced_frames = 0  # the number of frames that torch.compile is tracing
-        # the frame of a compound initialiser whose call has been recorded already
-        self.initialiser_frame: types.FrameType | None = None
+        # the frame of a compound initializer whose call has been recorded already
+        self.initializer_frame: types.FrameType | None = None
         # the device of a pickled storage of a size and a device, while torch.load moves tensors
         self.locate: Callable[[int, str], torch.device] | None = None
 
@@ -146,11 +146,11 @@ def is_recording() -> bool:
     return bool(modes) and modes[-1].mark != 0 and not modes[-1].is_over
 
 
-def is_in_recorded_initialiser() -> bool:
-    """Whether a compound initialiser whose call has been recorded is on the call stack."""
-    initialiser = thread.initialiser_frame
-    frame: types.FrameType | None = None if initialiser is None else sys._getframe(1)
-    while frame is not None and frame is not initialiser:
+def is_in_recorded_initializer() -> bool:
+    """Whether a compound initializer whose call has been recorded is on the call stack."""
+    initializer = thread.initializer_frame
+    frame: types.FrameType | None = None if initializer is None else sys._getframe(1)
+    while frame is not None and frame is not initializer:
         frame = frame.f_back
     return frame is not None
 

@@ -28,8 +28,8 @@ class OpTraits(NamedTuple):
     mutated_positions: tuple[int, ...]  # of the positional arguments that it mutates
     mutated_names: tuple[str, ...]  # of all arguments that it mutates, ``out=`` among them
     is_random: bool  # draws from a generator
-    returns_uninitialized: bool  # its result is uninitialised memory
-    is_empty_factory: bool  # returns uninitialised memory and takes no tensor
+    returns_uninitialized: bool  # its result is uninitialized memory
+    is_empty_factory: bool  # returns uninitialized memory and takes no tensor
     is_view: bool  # its result is a view of its first argument
     keeps_inference: bool  # its result is an inference tensor if and only if its argument is
     refuses_numbers_at: range  # which tensors must not be CPU tensors of no dims among CUDA ones

@@ -292,7 +292,7 @@ class Storage:
         return handle
 
     def resize(self, num_bytes: int) -> None:
-        """Change the size. The known value is discarded: bytes were freed or are uninitialised."""
+        """Change the size. The known value is discarded: bytes were freed or are uninitialized."""
         self.meta.resize_(num_bytes)
         self.value = None
         if self.deferred is not None:

@@ -44,7 +44,7 @@ class DeferredState:
 
     def __init__(self, cell: Cell, op: Op | None, mark: int) -> None:
         self.cell = cell
-        self.op = op  # the last operation that wrote the storage; None: uninitialised memory
+        self.op = op  # the last operation that wrote the storage; None: uninitialized memory
         self.mark = mark
         self.real: torch.UntypedStorage | None = None  # once the storage is materialized
         self._rare: dict[str, Any] | None = None

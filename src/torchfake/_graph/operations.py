@@ -42,13 +42,13 @@ by ``holding()``: ``with`` admits no interrupt between this lock and its block, 
 class Cell:
     """The identity of a storage in the graph; each write gives the storage new contents.
 
-    A cell also stands for the contents before any write, uninitialised memory. An operation that
-    overwrites a whole storage, as most initialisers do, reads these contents.
+    A cell also stands for the contents before any write, uninitialized memory. An operation that
+    overwrites a whole storage, as most initializers do, reads these contents.
     """
 
     __slots__ = ("device", "num_bytes")
 
-    op: ClassVar[None] = None  # no operation has written uninitialised memory
+    op: ClassVar[None] = None  # no operation has written uninitialized memory
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         self.num_bytes = num_bytes

@@ -141,12 +141,12 @@ def _has_elements_after(call: Call, fake: FakeTensor) -> bool:
 
 
 def is_recorded(call: Call) -> bool:
-    """Whether the operator is recorded, in a mode or outside, alone or as part of an initialiser.
+    """Whether the operator is recorded, in a mode or outside, alone or as part of an initializer.
     The record then defines the values, and a draw would move the caller's generator twice.
     """
     if modes.is_recording():
         return True
-    if modes.is_in_recorded_initialiser():
+    if modes.is_in_recorded_initializer():
         return True
     return any(isinstance(t, FakeTensor) and t._fake_storage.deferred for t in call.tensors)
 
@@ -280,7 +280,7 @@ def write_lazily(func: Any, args: Args) -> bool:
     """
     written: FakeTensor = args[0]
     storage = written._fake_storage
-    if modes.is_recording() or modes.is_in_recorded_initialiser():
+    if modes.is_recording() or modes.is_in_recorded_initializer():
         return False
     if not all(is_known(arg) for arg in args[1:] if isinstance(arg, torch.Tensor)):
         return False

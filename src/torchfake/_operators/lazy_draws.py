@@ -126,7 +126,7 @@ def draw_whole_lazily(fill: Any, args: Args) -> bool:
     size = record.num_bytes
     if storage.num_bytes != size or storage.deferred or modes.is_recording():
         return False
-    if modes.is_in_recorded_initialiser():
+    if modes.is_in_recorded_initializer():
         return False
     lazy = lazy_generators.position().lazy_generator()
     storage.value = drawn = LazyDraw(lazy, size)

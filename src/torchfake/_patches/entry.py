@@ -214,7 +214,7 @@ def end(state: ModeState) -> None:
         del entries[entries.index(state) :]
         for other in ended[1:]:
             other.owner = other.sign = None
-    modes.thread.initialiser_frame = None
+    modes.thread.initializer_frame = None
     torch_function.update_override()
     modes.on_any_thread.discard(state)
     update_patches()

@@ -84,7 +84,7 @@ def recorded_arg(func: Any, arg: Any) -> Any:
 
 
 def contents_before_write(fake: FakeTensor) -> Contents:
-    """The contents that an operation reads when it overwrites `fake`: uninitialised memory if
+    """The contents that an operation reads when it overwrites `fake`: uninitialized memory if
     `fake` covers its storage, else the storage's contents.
     """
     deferred: Any = fake._fake_storage.deferred
@@ -155,7 +155,7 @@ def _defer_output(
 
 
 def defer(fake: FakeTensor, op: Op | None, mark: int, location: RawLocation | None) -> Cell:
-    """Make a new fake deferred: its storage has the contents that `op` leaves, or is uninitialised
+    """Make a new fake deferred: its storage has the contents that `op` leaves, or is uninitialized
     if `op` is None.
     """
     storage = fake._fake_storage

@@ -85,10 +85,10 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
                 recorded.append(recorded_arg(func, arg))
         if mark == PLAIN:
             return NOT_RECORDED
-        location, initialiser, is_sharding = find_call_site()
-        if initialiser is not None:
+        location, initializer, is_sharding = find_call_site()
+        if initializer is not None:
             return NOT_RECORDED
-        modes.thread.initialiser_frame = None
+        modes.thread.initializer_frame = None
         if recipe.overwrites_first:
             recorded[0] = Read(contents_before_write(args[0]), args[0]._fake_meta)
         named = NO_KWARGS
@@ -113,7 +113,7 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
 def _new_fake(
     recipe: RecordingRecipe, op: Op | None, location: RawLocation | None, mark: int
 ) -> Any:
-    """The result of `op` with a new storage, which is uninitialised if `op` is None."""
+    """The result of `op` with a new storage, which is uninitialized if `op` is None."""
     fake: Any = _make_wrapper(*recipe.wrapper)  # type: ignore[misc]
     record, kind = recipe.records[mark], recipe.kind
     storage = storage_of_kind(kind, location)

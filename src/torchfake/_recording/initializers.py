@@ -1,11 +1,11 @@
 """Functions of torch.nn.init that are recorded as one operation.
 
-Input: the frames of a running call. Output: the user's source location; or, inside an initialiser
-such as ``trunc_normal_``, one operation for the whole initialiser. Invariant: an initialiser is
+Input: the frames of a running call. Output: the user's source location; or, inside an initializer
+such as ``trunc_normal_``, one operation for the whole initializer. Invariant: an initializer is
 recorded as one operation only if it fills a deferred tensor and all of its arguments have values;
 the operators that it calls run on fakes, and are not recorded.
 
-Such initialisers draw again until all values are in range, or decompose a matrix. Recorded as one
+Such initializers draw again until all values are in range, or decompose a matrix. Recorded as one
 operation, they compute nothing at construction, and a replay calls torch's own function.
 """
 
@@ -36,11 +36,11 @@ CallSite = tuple["RawLocation | None", "types.FrameType | None", bool]
 
 
 def find_call_site(depth: int = 2) -> CallSite:
-    """Find the user's source location, the frame of an initialiser that was called from there, and
+    """Find the user's source location, the frame of an initializer that was called from there, and
     whether a sharding function of torch was. The search begins `depth` frames above this one.
     """
     frame: types.FrameType | None = sys._getframe(depth)
-    initialisers = python_functions.compound_initialisers()
+    initializers = python_functions.compound_initializers()
     locations_in = source_location.locations_in.cached
     is_sharding_code = source_location.is_sharding_code.cached
     is_sharding = False
@@ -53,7 +53,7 @@ def find_call_site(depth: int = 2) -> CallSite:
             return known.get(at) or source_location.new_location(code, at), None, is_sharding
         if is_sharding_code[key]:
             is_sharding = True
-        elif key in initialisers and _is_recorded_as_one(frame):
+        elif key in initializers and _is_recorded_as_one(frame):
             return None, frame, False
         frame = frame.f_back
     return None, None, is_sharding
@@ -71,8 +71,8 @@ def is_called_by_to_empty() -> bool:
 
 
 def _is_recorded_as_one(frame: types.FrameType) -> bool:
-    """Whether the initialiser's call in `frame` is recorded as one operation."""
-    if frame is modes.thread.initialiser_frame:
+    """Whether the initializer's call in `frame` is recorded as one operation."""
+    if frame is modes.thread.initializer_frame:
         return True
     values = frame.f_locals
     if not is_deferred_fake(values.get("tensor")) or is_materialized(values["tensor"]):
@@ -106,7 +106,7 @@ def _is_accepted(frame: types.FrameType) -> bool:
 def _accepts(
     code: int, dtype: torch.dtype, size: tuple[int, ...], _default: torch.dtype, args: Any
 ) -> bool:
-    function = python_functions.compound_initialisers()[code]
+    function = python_functions.compound_initializers()[code]
     with dispatcher.as_eager(), backends.default_generator_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the call itself warns
         try:
@@ -116,13 +116,13 @@ def _accepts(
     return True
 
 
-def run_in_initialiser(
+def run_in_initializer(
     frame: types.FrameType, func: Any, args: Args, kwargs: Kwargs, run: RunOnFakes
 ) -> Any:
-    """Run an operation of the initialiser in `frame`; the first one records the initialiser."""
-    if frame is not modes.thread.initialiser_frame:
+    """Run an operation of the initializer in `frame`; the first one records the initializer."""
+    if frame is not modes.thread.initializer_frame:
         _record_call(frame)
-        modes.thread.initialiser_frame = frame
+        modes.thread.initializer_frame = frame
     return run(func, args, kwargs)
 
 
@@ -131,7 +131,7 @@ def _record_call(frame: types.FrameType) -> None:
     code, values = frame.f_code, frame.f_locals
     names = code.co_varnames[: code.co_argcount]
     tensor, generator = values["tensor"], values.get("generator")
-    function = python_functions.compound_initialisers()[id(code)]
+    function = python_functions.compound_initializers()[id(code)]
     location = source_location.caller_location(3)
     others = [name for name in names if name not in ("tensor", "generator")]
     args = [recorded_arg(function, values[name]) for name in others]

@@ -41,7 +41,7 @@ from torchfake._recording.graph_builder import (
 from torchfake._recording.initializers import (
     find_call_site,
     is_called_by_to_empty,
-    run_in_initialiser,
+    run_in_initializer,
 )
 from torchfake._recording.local_collectives import (
     local_copies,
@@ -113,10 +113,10 @@ def _record(
     if not arguments.has_deferred and (arguments.mark == PLAIN or arguments.has_real):
         if not _makes_deferred(traits, arguments, args):
             return _run_on_real_tensors(func, args, kwargs, run)
-    location, initialiser_frame, is_sharding = find_call_site()
-    if initialiser_frame is not None:
-        return run_in_initialiser(initialiser_frame, func, args, kwargs, run)
-    modes.thread.initialiser_frame = None
+    location, initializer_frame, is_sharding = find_call_site()
+    if initializer_frame is not None:
+        return run_in_initializer(initializer_frame, func, args, kwargs, run)
+    modes.thread.initializer_frame = None
     if traits.returns_uninitialized and not traits.mutated_names:
         is_kept = arguments.has_deferred and not backends.fills_empty_memory()
         if func is _EMPTY_LIKE and is_kept and is_called_by_to_empty():
@@ -187,7 +187,7 @@ def _deferred_like(
 
 def _record_to_empty(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int) -> Any:
     """Record ``module.to_empty()`` of a deferred tensor as a copy to the requested device. In eager
-    the new memory is uninitialised, so the recorded values are a valid choice. If an initialiser
+    the new memory is uninitialized, so the recorded values are a valid choice. If an initializer
     overwrites the copy, no replay executes it.
     """
     result = record(_TO_COPY, traits_of(_TO_COPY), args, kwargs, run, mode_mark)
@@ -198,7 +198,7 @@ def _record_to_empty(args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int
 
 
 def _fill_if_deterministic(fake: Any, start_bytes: int, run: RunOnFakes) -> None:
-    """Record torch's fill of uninitialised memory under ``torch.use_deterministic_algorithms``: of
+    """Record torch's fill of uninitialized memory under ``torch.use_deterministic_algorithms``: of
     a new tensor, or of the bytes of a storage from `start_bytes` on, which a resize has added.
     """
     if not backends.fills_empty_memory():

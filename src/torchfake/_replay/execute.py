@@ -31,7 +31,7 @@ _device = torch.device  # in a mode with fake devices, the name refers to a stan
 
 
 class Storages(dict[Cell, torch.UntypedStorage]):
-    """The real storages of cells: each is allocated, uninitialised, when it is first looked up."""
+    """The real storages of cells: each is allocated, uninitialized, when it is first looked up."""
 
     def __missing__(self, cell: Cell) -> torch.UntypedStorage:
         try:

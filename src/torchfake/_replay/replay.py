@@ -74,7 +74,7 @@ def replay(
             if contents.op is not None:
                 computed.append(contents)
             else:
-                deliver(contents, Storages()[contents.cell])  # uninitialised memory
+                deliver(contents, Storages()[contents.cell])  # uninitialized memory
         ops = dependencies([contents.op for contents in computed])
         num_uses = _count_uses(ops)
         is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for cell in num_uses)

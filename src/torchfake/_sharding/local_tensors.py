@@ -35,7 +35,7 @@ def check_recorded(name: str, tensor: torch.Tensor) -> None:
                 f"{name} is a plain meta tensor, whose values were never recorded: it was made "
                 'under torch.device("meta"), by init_empty_weights() or .to("meta"). Build the '
                 "module with torchfake.deferred_init() instead, or give it memory by "
-                "module.to_empty(device=...) and initialise or load it"
+                "module.to_empty(device=...) and initialize or load it"
             )
     elif tensor._fake_storage.deferred is None:
         raise NotDeferredError(

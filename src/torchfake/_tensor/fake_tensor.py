@@ -81,7 +81,7 @@ class FakeTensor(torch.Tensor):
         if self._fake_meta.mark != DEFERRED_AS_META:
             return False
         caller = sys._getframe(1).f_code.co_filename
-        return caller != torch.nn.init.__file__  # which leaves meta tensors uninitialised
+        return caller != torch.nn.init.__file__  # which leaves meta tensors uninitialized
 
     def get_device(self) -> int:
         index = self._fake_meta.reported_device.index

@@ -254,7 +254,7 @@ def default_generator_of(device: torch.device) -> torch.Generator:
 def last_seeding() -> tuple[int, Any]:
     """The seed of ``torch.default_generator``, and another object after each call of
     ``torch.manual_seed``, even with the same seed: what torch queues for CUDA until that is
-    initialised; None once it is. Private: torch 2.12 to 2.15.
+    initialized; None once it is. Private: torch 2.12 to 2.15.
     """
     tracker = getattr(torch.cuda, "_lazy_seed_tracker", None)
     return torch.initial_seed(), getattr(tracker, "manual_seed_all_cb", None)

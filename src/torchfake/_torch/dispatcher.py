@@ -151,7 +151,7 @@ current_fake_mode = partial(_get_mode, FAKE_SLOT)
 def set_fake_mode(mode: Any) -> None:
     """Put `mode`, or None, into this thread's FAKE slot. The same mode may be set again.
 
-    While a mode is in the slot, C++ skips CUDA's lazy initialisation when a factory names ``cuda``.
+    While a mode is in the slot, C++ skips CUDA's lazy initialization when a factory names ``cuda``.
     The mode runs below all user modes (FlopCounterMode), wherever these were entered. While a mode
     whose ``is_recording`` is true is in the slot, :data:`RECORDING_KEY` is included.
     """

@@ -112,11 +112,11 @@ def _ask(fake: Any, asked_by: str, asked: Any, check: Any, bounds: Any = None) -
 
 
 def note(fake: Any, asked_by: str, answer: Any, answered_by: str) -> None:
-    """List an answer that was given without asking, in the innermost mode. In an initialiser whose
+    """List an answer that was given without asking, in the innermost mode. In an initializer whose
     call is recorded, nothing is listed: the replay answers its questions again.
     """
     answerers = modes.answerers()
-    if answerers and not modes.is_in_recorded_initialiser():
+    if answerers and not modes.is_in_recorded_initializer():
         answerers[0].answers.add(_question(fake, asked_by, None, None), answer, answered_by)
 
 

@@ -63,7 +63,7 @@ def torchfake_command(
     ] = False,
     shows_progress: options.ShowsProgress = None,
 ) -> None:
-    """Inspect, plan and initialise PyTorch models without their weights."""
+    """Inspect, plan and initialize PyTorch models without their weights."""
     if context.invoked_subcommand != "init":  # which has a bar of its own
         context.with_resource(progress_on_stderr(context.invoked_subcommand, shows_progress))
 

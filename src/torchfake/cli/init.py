@@ -33,7 +33,7 @@ def init_command(
     as_json: options.AsJson = False,
     show_traceback: options.ShowTraceback = False,
 ) -> None:
-    """Initialise a model as eager PyTorch would, to safetensors files.
+    """Initialize a model as eager PyTorch would, to safetensors files.
 
     The weights are equal, bit for bit, to those after torch.manual_seed(SEED) and the constructor.
     The whole model is never in memory; from_pretrained reads the result. After an interruption, the

@@ -119,7 +119,7 @@ def plan(
         The plan. Bytes are those of a single rank; see :class:`Plan`.
 
     Raises:
-        InputsError: if the arguments are incompatible, a process group is already initialised, or
+        InputsError: if the arguments are incompatible, a process group is already initialized, or
             one of the functions fails; the message names it and the rank.
         DeviceError: if the device or profile does not exist.
         MissingExtraError: if torch was built without torch.distributed.

@@ -177,8 +177,8 @@ def test_streams() -> None:
 
 
 @no_gpu
-def test_a_real_tensor_that_cuda_refuses_does_not_initialise_it() -> None:
-    """C++ remembers that the lazy initialisation has succeeded, for the process."""
+def test_a_real_tensor_that_cuda_refuses_does_not_initialize_it() -> None:
+    """C++ remembers that the lazy initialization has succeeded, for the process."""
 
     def refusal() -> tuple[type[BaseException], str]:
         with pytest.raises((RuntimeError, AssertionError)) as info:

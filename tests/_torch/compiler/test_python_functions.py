@@ -41,11 +41,11 @@ def test_assumed_values() -> None:
         assert torch.nn.init.trunc_normal_(torch.empty(3, 3)).shape == (3, 3)
 
 
-def test_compound_initialisers() -> None:
+def test_compound_initializers() -> None:
     """Their first argument is the tensor that they write; torch 2.13 made one a rejection
     sampler.
     """
-    functions = python_functions.compound_initialisers().values()
+    functions = python_functions.compound_initializers().values()
     names = {function.__name__ for function in functions}
     assert {"orthogonal_", "sparse_"} <= names
     for function in functions:

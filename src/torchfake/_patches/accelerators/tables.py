@@ -51,8 +51,8 @@ class Table(NamedTuple):
 def fake_machine(device_type: str | None) -> FakeAccelerator | None:
     """The fake machine of this thread's mode, if its devices are of `device_type` (None: any type).
 
-    None while the mode is suspended: computations are real then, and if torch's lazy initialisation
-    were answered, C++ would take the devices for initialised for good.
+    None while the mode is suspended: computations are real then, and if torch's lazy initialization
+    were answered, C++ would take the devices for initialized for good.
     """
     state = modes.current()
     machine = None if state is None else state.accelerator

@@ -140,16 +140,16 @@ def global_names_in(code: types.CodeType) -> set[str]:
 
 
 @lru_cache(maxsize=1)
-def compound_initialisers() -> dict[int, Callable[..., Any]]:
+def compound_initializers() -> dict[int, Callable[..., Any]]:
     """The functions of ``torch.nn.init`` that read values, or compute at length on what they draw,
     by the identity of their code. A call of one is recorded as one operation.
 
     Their first parameter is named ``tensor``, and they write all of it.
     """
-    return _find_compound_initialisers() if COMPOUND_INITIALISERS.holds() else {}
+    return _find_compound_initializers() if COMPOUND_INITIALISERS.holds() else {}
 
 
-def _find_compound_initialisers() -> dict[int, Callable[..., Any]]:
+def _find_compound_initializers() -> dict[int, Callable[..., Any]]:
     init = torch.nn.init
     functions: list[Any] = [init.orthogonal_, init.sparse_]
     for name in ("_no_grad_trunc_normal_", "trunc_normal_"):
@@ -162,15 +162,15 @@ def _find_compound_initialisers() -> dict[int, Callable[..., Any]]:
 def _take_a_tensor_and_a_generator() -> bool:
     parameters = [
         inspect.signature(function).parameters
-        for function in _find_compound_initialisers().values()
+        for function in _find_compound_initializers().values()
     ]
     return all(next(iter(each)) == "tensor" and "generator" in each for each in parameters)
 
 
 COMPOUND_INITIALISERS = PrivateFact(
-    "initialisers that read values have parameters named tensor and generator",
+    "initializers that read values have parameters named tensor and generator",
     used_in="_recording/initializers",
-    without="Each operation in such an initialiser is recorded, and run if its values are read",
+    without="Each operation in such an initializer is recorded, and run if its values are read",
     is_shortcut=True,
     check=_take_a_tensor_and_a_generator,
 )
@@ -186,7 +186,7 @@ def code_of_to_empty() -> frozenset[int]:
 TO_EMPTY = PrivateFact(
     "nn.Module.to_empty calls torch.empty_like in a function of its own",
     used_in="_recording/initializers",
-    without="What a deferred module gets from to_empty is not initialised, as in eager mode",
+    without="What a deferred module gets from to_empty is not initialized, as in eager mode",
     is_shortcut=False,
     check=lambda: "empty_like" in global_names_in(torch.nn.Module.to_empty.__code__),
 )

@@ -1,8 +1,8 @@
 """A process group in which this process is one simulated rank of many.
 
-Input: a rank and a number of ranks. Output: a context in which torch.distributed is initialised
+Input: a rank and a number of ranks. Output: a context in which torch.distributed is initialized
 with torch's fake backend. Invariant: however the context is left, torch.distributed is afterwards
-not initialised, as before.
+not initialized, as before.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torchfake.observe import Restoring
 
 
 def check_no_process_group() -> None:
-    """Check that a process group can be initialised.
+    """Check that a process group can be initialized.
 
     Raises:
         MissingExtraError: if torch was built without torch.distributed.
-        InputsError: if a process group is already initialised: only its owner may destroy it.
+        InputsError: if a process group is already initialized: only its owner may destroy it.
     """
     if not torch.distributed.is_available():
         raise MissingExtraError(
@@ -31,7 +31,7 @@ def check_no_process_group() -> None:
     if torch.distributed.is_initialized():
         backend, size = torch.distributed.get_backend(), torch.distributed.get_world_size()
         raise InputsError(
-            f"a process group is initialised in this process ({backend}, {size} ranks), and plan "
+            f"a process group is initialized in this process ({backend}, {size} ranks), and plan "
             "needs one of its own: call it before init_process_group, after "
             "destroy_process_group, or in another process"
         )

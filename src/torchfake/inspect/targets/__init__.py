@@ -1,7 +1,7 @@
 """Resolves a TARGET of the command line, and builds it without its weights.
 
 Input: a TARGET as text, and options as text. Output: a module whose tensors are all fake, or a
-directory of initialised weights. Invariant: no weights are downloaded (from the Hub, only configs
+directory of initialized weights. Invariant: no weights are downloaded (from the Hub, only configs
 and headers of weights), and no code from a checkpoint runs; errors are TargetErrors of one line
 that name the remedy.
 
@@ -18,5 +18,5 @@ In reading order:
     transformers_configs  configs of transformers with some keys overridden
     options               options given as text: overrides, dtypes, devices
     build                 Target -> a fake module, and the cost of building it
-    initialize            a TARGET -> a directory of its initialised weights
+    initialize            a TARGET -> a directory of its initialized weights
 """

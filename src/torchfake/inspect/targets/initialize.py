@@ -1,4 +1,4 @@
-"""Initialises a TARGET and writes it to files, for ``torchfake init``.
+"""Initializes a TARGET and writes it to files, for ``torchfake init``.
 
 Input: a TARGET and options, as text. Output: a directory that ``from_pretrained`` reads, and a
 record of its files. Invariant: the model is never in memory as a whole.
@@ -47,7 +47,7 @@ def init_target(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> Written:
-    """Initialise the model of `target` as eager does after ``torch.manual_seed(seed)``, and write
+    """Initialize the model of `target` as eager does after ``torch.manual_seed(seed)``, and write
     it; see :func:`torchfake.save_materialized`.
 
     Args:

@@ -125,7 +125,7 @@ def test_numbers_that_are_equal_and_not_the_same() -> None:
             assert_as_eager(call, lambda: torch.empty(8, 8))
 
 
-def test_what_an_initialiser_calls_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_initializer_calls_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen() -> list[Any]:
         torch.manual_seed(3)
         weights = [torch.empty(5, 6) for _ in range(3)]
@@ -256,7 +256,7 @@ def test_inference_tensors() -> None:
         assert outcomes() == eager
 
 
-def test_a_saved_tensor_that_is_initialised_again_is_noticed() -> None:
+def test_a_saved_tensor_that_is_initialized_again_is_noticed() -> None:
     with fake_mode():
         weight = nn.Parameter(torch.empty(20, 20))
         for _ in range(3):

@@ -14,7 +14,7 @@ from torch import nn
 from tests.tiny_tiles import tiny_tiles
 from torchfake import deferred_init, materialize_module
 from torchfake._graph.operations import dependencies
-from torchfake._replay.schedule import Schedule, build_schedule
+from torchfake._replay.task_graph import TaskGraph, build_task_graph
 from torchfake._replay.tile_loop import TileLoop
 from torchfake._replay.tiling import TileableOp
 
@@ -64,10 +64,10 @@ class Model(nn.Module):
         self.register_buffer("table", torch.arange(100.0).sin(), persistent=False)
 
 
-def schedule_of(*tensors: Any) -> Schedule:
-    """The schedule by which these deferred tensors are computed."""
+def task_graph_of(*tensors: Any) -> TaskGraph:
+    """The tasks by which these deferred tensors are computed."""
     contents = [tensor._fake_storage.deferred.contents for tensor in tensors]
-    return build_schedule(dependencies(c.op for c in contents))
+    return build_task_graph(dependencies(c.op for c in contents))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torchfake._replay import replay
 
 
 def test_small_models_are_not_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "build_schedule", lambda _: 1 / 0)
+    monkeypatch.setattr(replay, "build_task_graph", lambda _: 1 / 0)
     monkeypatch.setattr(replay, "MAX_SEQUENTIAL_BYTES", 10_000)
     materialize_module(deferred_init(nn.Linear, 10, 10))
     with pytest.raises(ZeroDivisionError):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests import hypothesis_profiles as hypothesis_profiles  # how many examples are drawn
-from tests._replay.conftest import Model, eager_and_materialized, schedule_of
+from tests._replay.conftest import Model, eager_and_materialized, task_graph_of
 from tests.oracle import assert_same, bits
 from tests.tiny_tiles import tiny_tiles
 from torchfake import deferred_mode
 from torchfake._replay import tile_kernels, tiling
-from torchfake._replay.schedule import FusedGroup, SingleOp
+from torchfake._replay.task_graph import FusedGroup, SingleOp
 
 ARITHMETIC = [
     name
@@ -78,7 +78,7 @@ def test_draws_that_cannot_be_tiled_are_executed_whole(monkeypatch: pytest.Monke
     monkeypatch.setattr(tiling, "tiled_draws_match", lambda *_: False)
     with deferred_mode():
         drawn = torch.empty(1000).normal_()
-    assert [type(task) for task in schedule_of(drawn).tasks] == [SingleOp]
+    assert [type(task) for task in task_graph_of(drawn).tasks] == [SingleOp]
     with tiny_tiles():
         eager, materialized = eager_and_materialized(Model)
     assert_same(eager, materialized)
@@ -90,4 +90,4 @@ def test_arithmetic_that_cannot_be_tiled_is_executed_whole(
     monkeypatch.setattr(tile_kernels, "tiled_arithmetic_matches", lambda *_: False)
     with deferred_mode():
         scaled = torch.empty(1000).normal_().mul_(0.5)
-    assert [type(task) for task in schedule_of(scaled).tasks] == [FusedGroup, SingleOp]
+    assert [type(task) for task in task_graph_of(scaled).tasks] == [FusedGroup, SingleOp]

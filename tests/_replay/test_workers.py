@@ -18,7 +18,7 @@ from tests._replay.conftest import (
 from tests.oracle import assert_equals_eager, assert_same
 from tests.tiny_tiles import tiny_tiles
 from torchfake import deferred_init, errors, materialize_module
-from torchfake._replay.schedule import build_schedule
+from torchfake._replay.task_graph import build_task_graph
 from torchfake._replay.workers import Workers
 
 
@@ -41,7 +41,7 @@ def test_a_model_cast_after_construction(dtype: torch.dtype) -> None:
 
 
 def test_little_work_starts_no_threads() -> None:
-    workers = Workers(build_schedule([]), set(), lambda *_: None, num_threads=8)
+    workers = Workers(build_task_graph([]), set(), lambda *_: None, num_threads=8)
     assert workers._num_helpers() == 0
 
 

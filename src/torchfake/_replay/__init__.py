@@ -14,8 +14,8 @@ dependencies allow. Files in reading order:
     slicing          operations rewritten to the demanded elements
     tiling           which operations can be computed tile by tile
     tile_kernels     how each operator is computed on a tile, and whether the bits are the same
-    schedule         tasks: fused groups and single operations, with their dependencies
-    work_queue       which tasks can begin, within a limit of memory
+    task_graph       tasks: fused groups and single operations, with their dependencies
+    work_queue       the order: which task is next, within a limit of memory
     workers          the threads that run them
     tile_loop        a range of a fused group, computed tile by tile
     execute          a single operation, executed on real tensors

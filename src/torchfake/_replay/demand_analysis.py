@@ -24,7 +24,7 @@ from torchfake._core.metadata import Metadata, bytes_spanned, intern
 from torchfake._core.schemas import traits_of
 from torchfake._graph.file_slices import read_slice
 from torchfake._graph.operations import Cell, Op, Read
-from torchfake._replay.schedule import cells_of
+from torchfake._replay.task_graph import cells_of
 from torchfake._replay.tiling import DRAW_ALIGNMENT, TileableOp, as_tileable
 
 MIN_SLICED_BYTES = 256 * 1024
@@ -261,7 +261,7 @@ def copy_operands(op: Op) -> tuple[Read, Read] | None:
 
 
 def _is_plain(record: Metadata) -> bool:
-    return not record.is_lazy and record.layout == torch.strided
+    return not record.differs_from_memory and record.layout == torch.strided
 
 
 def _rows_of(record: Metadata) -> tuple[int, int]:

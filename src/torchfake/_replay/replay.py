@@ -26,8 +26,8 @@ from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.operations import Cell, Contents, Op, dependencies
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
 from torchfake._replay.execute import Storages, execute
-from torchfake._replay.schedule import build_schedule, cells_of
 from torchfake._replay.slicing import slice_to_demand
+from torchfake._replay.task_graph import build_task_graph, cells_of
 from torchfake._replay.tile_loop import BlockWriter
 from torchfake._replay.workers import Workers
 from torchfake._torch import dispatcher, numerics
@@ -99,10 +99,10 @@ def _run_scheduled(
     num_threads: int | None,
     block_writers: Mapping[Contents, BlockWriter] | None,
 ) -> None:
-    """Run the pipeline: restrict `ops` to the demanded elements, schedule them, run threads."""
+    """Run the pipeline: restrict `ops` to the demanded elements, build tasks, run threads."""
     by_cell = {contents.cell: contents for contents in requested}
     Workers(
-        build_schedule(slice_to_demand(ops, by_cell)),
+        build_task_graph(slice_to_demand(ops, by_cell)),
         set(by_cell),
         lambda cell, storage: deliver(by_cell[cell], storage),
         num_threads=num_threads or torch.get_num_threads(),

@@ -31,7 +31,7 @@ from torchfake._replay.demand_analysis import (
     reads_file,
     slice_rows,
 )
-from torchfake._replay.schedule import cells_of
+from torchfake._replay.task_graph import cells_of
 from torchfake._replay.tiling import TileableOp, as_tileable, is_factory
 
 COPY_BLOCK_ELEMENTS = 256 * 1024

@@ -119,7 +119,7 @@ def _have_same_layout(operands: list[tuple[Metadata, Cell]]) -> bool:
 
 def _num_dense_elements(record: Metadata, cell: Cell) -> int | None:
     """The number of elements of `cell`, if those of `record` lie in it without gaps, each once."""
-    if record.is_lazy or record.layout != torch.strided:
+    if record.differs_from_memory or record.layout != torch.strided:
         return None
     if not cell.num_bytes or cell.num_bytes % record.dtype.itemsize:
         return None

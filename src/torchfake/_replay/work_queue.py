@@ -1,6 +1,6 @@
 """The queue of a replay's tasks: which can begin, in what order, and in how much memory.
 
-Input: a schedule, and the cells that are requested. Output: work for threads: single operations,
+Input: a graph of tasks, and the requested cells. Output: work for threads: single operations,
 ranges of fused groups, cells that can be delivered. Invariant: memory in addition to the requested
 cells stays below a limit, except for one task that needs more by itself. All methods are called
 with the lock of the workers held.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from torchfake._graph.operations import Cell
 from torchfake._replay import tile_loop
 from torchfake._replay.execute import Storages
-from torchfake._replay.schedule import FusedGroup, Schedule, SingleOp, Task
+from torchfake._replay.task_graph import FusedGroup, SingleOp, Task, TaskGraph
 from torchfake._replay.tile_loop import BlockWriter, BufferAssignment, aligned_stop
 from torchfake._replay.tiling import DRAW_ALIGNMENT
 
@@ -59,14 +59,14 @@ class WorkQueue:
 
     def __init__(
         self,
-        schedule: Schedule,
+        task_graph: TaskGraph,
         requested: set[Cell],
         *,
         num_threads: int,
         block_writers: dict[Cell, BlockWriter],
         counts_requested: bool,
     ) -> None:
-        tasks, self._first_tasks, self._last_tasks = schedule
+        tasks, self._first_tasks, self._last_tasks = task_graph
         self._requested = requested
         self._num_threads = num_threads
         self._block_writers = block_writers

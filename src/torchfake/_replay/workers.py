@@ -1,6 +1,6 @@
 """The threads of a replay.
 
-Input: a schedule, and the cells that are requested. Output: each requested cell, delivered in the
+Input: a graph of tasks, and the requested cells. Output: each requested cell, delivered in the
 calling thread as soon as no task will write it again. Invariant: however the replay ends, no thread
 is left running, and no cell that was not delivered is referenced.
 
@@ -22,7 +22,7 @@ from torchfake._graph.operations import Cell
 from torchfake._random.generator_pool import GeneratorPool, KnownStates
 from torchfake._replay import work_queue
 from torchfake._replay.execute import execute
-from torchfake._replay.schedule import Schedule, SingleOp
+from torchfake._replay.task_graph import SingleOp, TaskGraph
 from torchfake._replay.tile_loop import BlockWriter, TileBuffers, TileLoop
 from torchfake._replay.work_queue import TakenRange, WorkQueue
 from torchfake._torch import dispatcher
@@ -32,10 +32,10 @@ DeliverCell = Callable[[Cell, torch.UntypedStorage], None]
 
 
 class Workers:
-    """One replay of `schedule` on `num_threads` threads.
+    """One replay of the tasks of `task_graph` on `num_threads` threads.
 
     Args:
-        schedule: the tasks.
+        task_graph: the tasks, and which depends on which.
         requested: the cells to deliver.
         deliver: called with each requested cell and its storage, in the calling thread.
         num_threads: the calling one included.
@@ -46,7 +46,7 @@ class Workers:
 
     def __init__(
         self,
-        schedule: Schedule,
+        task_graph: TaskGraph,
         requested: set[Cell],
         deliver: DeliverCell,
         *,
@@ -57,7 +57,7 @@ class Workers:
         self._deliver = deliver
         self._num_threads = num_threads
         self._queue = WorkQueue(
-            schedule,
+            task_graph,
             requested,
             num_threads=num_threads,
             block_writers=block_writers or {},

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests._replay.conftest import before_each_tile, schedule_of
+from tests._replay.conftest import before_each_tile, task_graph_of
 from tests.tiny_tiles import tiny_tiles
 from torchfake import deferred_init, deferred_mode, is_deferred, materialize_module
-from torchfake._replay.schedule import FusedGroup, SingleOp
+from torchfake._replay.task_graph import FusedGroup, SingleOp
 from torchfake._replay.tiling import TileableOp
 
 
@@ -20,7 +20,7 @@ def test_operations_on_the_same_elements_are_fused() -> None:
         weight = torch.empty(50, 24).normal_().mul_(0.02)
         weight[0].fill_(0)  # a range of its elements
         half = weight.to(torch.bfloat16)
-    (group,) = schedule_of(half).tasks
+    (group,) = task_graph_of(half).tasks
     assert isinstance(group, FusedGroup)
     assert [str(tileable.op.func) for tileable in group.tileables] == [
         "aten.normal_.default", "aten.mul_.Tensor", "aten.fill_.Scalar", "aten._to_copy.default",
@@ -31,7 +31,7 @@ def test_an_operation_on_a_column_is_not_fused() -> None:
     with deferred_mode():
         column = torch.empty(50, 24).normal_()
         column[:, 0].fill_(0)  # no range of its elements
-    draw, fill = schedule_of(column).tasks
+    draw, fill = task_graph_of(column).tasks
     assert isinstance(draw, FusedGroup)
     assert isinstance(fill, SingleOp)
     assert fill.dependencies == {draw}
@@ -42,10 +42,10 @@ def test_draws_depend_on_an_uncounted_draw_before_them() -> None:
     with deferred_mode():
         first = torch.empty(1000).log_normal_()
         second = torch.empty(40).normal_()
-        single, group = schedule_of(first, second).tasks
+        single, group = task_graph_of(first, second).tasks
         assert isinstance(single, SingleOp)
         assert group.dependencies == {single}
-    assert not any(task.dependencies for task in schedule_of(first, second).tasks)
+    assert not any(task.dependencies for task in task_graph_of(first, second).tasks)
 
 
 def test_no_task_depends_on_itself() -> None:
@@ -57,7 +57,7 @@ def test_no_task_depends_on_itself() -> None:
         b.add_(a)
         b[:10].copy_(c)
         a.mul_(b)
-    tasks = schedule_of(a, b).tasks
+    tasks = task_graph_of(a, b).tasks
     done: set[Any] = set()
     while len(done) < len(tasks):
         ready = [t for t in tasks if t not in done and t.dependencies <= done]
@@ -77,10 +77,10 @@ def test_nothing_is_delivered_before_its_last_operation() -> None:
         return module
 
     module = deferred_init(build)
-    schedule = schedule_of(*module.state_dict().values())
+    task_graph = task_graph_of(*module.state_dict().values())
     cell = module.weight._fake_storage.deferred.contents.cell  # type: ignore[union-attr]
-    assert isinstance(schedule.first_tasks[cell], SingleOp)
-    assert isinstance(schedule.last_tasks[cell], FusedGroup)
+    assert isinstance(task_graph.first_tasks[cell], SingleOp)
+    assert isinstance(task_graph.last_tasks[cell], FusedGroup)
 
     def interrupt(tileable: TileableOp, *_: int) -> None:
         is_product = str(tileable.op.func) == "aten.mul_.Tensor" and len(tileable.views) == 2

@@ -1,6 +1,6 @@
 """Tasks of a replay: operations fused into groups, and the dependencies between them.
 
-Input: operations in the order in which they were recorded. Output: a :class:`Schedule` of tasks,
+Input: operations in the order in which they were recorded. Output: a :class:`TaskGraph` of tasks,
 each with the tasks that it depends on. Invariant: two tasks that touch the same cell are ordered;
 a task that draws where an uncounted draw ends follows that draw; other tasks are independent.
 
@@ -71,7 +71,7 @@ def cells_of(op: Op) -> list[Cell]:
     return cells
 
 
-class Schedule(NamedTuple):
+class TaskGraph(NamedTuple):
     """Tasks, and which of them touches each cell first and last.
 
     A fused group may begin before a single operation on one of its cells, and touch the cell again
@@ -83,16 +83,16 @@ class Schedule(NamedTuple):
     last_tasks: dict[Cell, Task]
 
 
-def build_schedule(ops: Iterable[Op]) -> Schedule:
+def build_task_graph(ops: Iterable[Op]) -> TaskGraph:
     """The tasks of `ops`, which are in the recorded order."""
-    builder = _ScheduleBuilder()
+    builder = _TaskGraphBuilder()
     for op in ops:
         builder.add(op)
     tasks = sorted(builder.tasks, key=lambda task: task.number)
-    return Schedule(tasks, builder.first_tasks, builder.last_tasks)
+    return TaskGraph(tasks, builder.first_tasks, builder.last_tasks)
 
 
-class _ScheduleBuilder:
+class _TaskGraphBuilder:
     def __init__(self) -> None:
         self.tasks: set[Task] = set()
         self.first_tasks: dict[Cell, Task] = {}

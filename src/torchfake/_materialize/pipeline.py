@@ -26,8 +26,8 @@ from torchfake._materialize.checks import (
 )
 from torchfake._materialize.collect import Selection, meshes_of
 from torchfake._materialize.from_rank import Delivery
-from torchfake._materialize.materialize import materialize
 from torchfake._materialize.progress import progress_bar
+from torchfake._materialize.replay_and_install import replay_and_install
 from torchfake._sharding import row_exchange
 from torchfake._sharding.exchange_batches import materialize_exchanged
 from torchfake._sharding.local_tensors import NamedTensors
@@ -115,9 +115,9 @@ def _run(
         prepare.give_own_memory(shards)
         with wrappers.updated_afterwards(shards + wrapped):
             inside = wrappers.ids_inside(wrapped)
-            _materialize(fakes, values, request, inside, exchanges, delivery)
+            _prepare_and_replay(fakes, values, request, inside, exchanges, delivery)
     else:
-        _materialize(fakes, values, request, delivery=delivery)
+        _prepare_and_replay(fakes, values, request, delivery=delivery)
     prepare.compute_again(computed)
     if selection.left:
         warn_of_left(selection.left)
@@ -166,7 +166,7 @@ def _agreed_exchanges(
     return exchanges
 
 
-def _materialize(
+def _prepare_and_replay(
     fakes: NamedFakes,
     values: list[assign.Value],
     request: Request,
@@ -192,7 +192,7 @@ def _materialize(
     num_bytes = sum(fake._fake_meta.num_bytes for _, fake in fakes)
     with progress_bar(num_bytes, request.progress) as advance:
         materialize_some = partial(
-            materialize,
+            replay_and_install,
             device=request.device,
             keep=request.keep,
             advance=advance,

@@ -1,4 +1,4 @@
-"""Replay of deferred fakes, which are materialized one storage after the other.
+"""Deferred fakes replayed, and exchanged with real tensors as soon as their storage is real.
 
 Input: deferred fakes by name, which have been checked. Output: the same objects, real. Invariant:
 each fake is either still deferred or wholly real, whatever interrupts the replay.
@@ -23,7 +23,7 @@ from torchfake._torch import autograd, dispatcher
 from torchfake.errors import ReplayError
 
 
-def materialize(
+def replay_and_install(
     fakes: Iterable[tuple[str, FakeTensor]],
     *,
     device: torch.device | None = None,
@@ -31,7 +31,7 @@ def materialize(
     advance: Callable[[int], Any] | None = None,
     num_threads: int | None = None,
 ) -> None:
-    """Materialize `fakes`, each as soon as its storage is real, all in one context.
+    """Replay `fakes`, and exchange each with a real tensor as soon as its storage is real.
 
     Args:
         fakes: by name, checked before. Tensors that are already real are skipped.
@@ -105,7 +105,7 @@ class _Run:
             size = fake._fake_meta.num_bytes
             grad = autograd.gradient_of(fake)  # autograd's reference to the object
             if is_deferred_fake(grad):
-                materialize([(f"{name}.grad", grad)], device=self.device)  # type: ignore[list-item]
+                replay_and_install([(f"{name}.grad", grad)], device=self.device)  # type: ignore[list-item]
             install(fake, recorded, grad)
             self.num_real += 1
             if self.advance is not None:

@@ -32,7 +32,7 @@ from torchfake.distributed.parallelize.data_parallel import (
     check_engine,
 )
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, mesh_axes
-from torchfake.distributed.parallelize.pipeline_schedules import (
+from torchfake.distributed.parallelize.pipeline_stages import (
     DEFAULT,
     check_micro_batches,
     schedule_named,

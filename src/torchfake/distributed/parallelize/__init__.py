@@ -15,6 +15,6 @@ Files, in reading order:
     expert_parallel     the lines that distribute experts over ranks
     checkpoints         which blocks are checkpointed (checkpoint=), and the lines that do it
     data_parallel       the lines that shard or replicate: FSDP2, FSDP1, DDP
-    pipeline_schedules  schedules of pipelines by name
+    pipeline_stages     schedules of pipelines by name, and which stages each rank has
     pipeline_parallel   the stages of a pipeline, and its schedule
 """

@@ -29,7 +29,7 @@ from torchfake.distributed.parallelize.pipeline_parallel import (
     parts_of,
     write_pipeline,
 )
-from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
+from torchfake.distributed.parallelize.pipeline_stages import PipelineSchedule
 from torchfake.distributed.parallelize.sequence_parallel import split_sequences
 from torchfake.distributed.parallelize.tensor_parallel import (
     TensorRules,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
-from torchfake.distributed.parallelize.pipeline_schedules import PipelineSchedule
+from torchfake.distributed.parallelize.pipeline_stages import PipelineSchedule
 from torchfake.distributed.parallelize.writer import Code, function_text
 from torchfake.errors import InputsError
 from torchfake.inspect.records.messages import one_line

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import larger
-from torchfake.distributed.parallelize.pipeline_schedules import schedule_named
+from torchfake.distributed.parallelize.pipeline_stages import schedule_named
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.text import (
     plan_blocks,

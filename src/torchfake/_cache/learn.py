@@ -107,12 +107,12 @@ def learn_recipe(
         words_to_skip=_words_to_skip(func, args, kwargs, outcome) if draws else None,
         has_plain_arguments=not all(b.record.mark for b in before),
         fill=fill,
-        is_lazy=fill is None and _is_lazy(call, before, outcome, result),
+        has_lazy_value=fill is None and _has_lazy_value(call, before, outcome, result),
         recordable=traits if all(b.path.is_position for b in before) else None,
     )
 
 
-def _is_lazy(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: Any) -> bool:
+def _has_lazy_value(call: Call, before: list[ArgumentSnapshot], outcome: Any, result: Any) -> bool:
     """Whether the value of the result, or of the first argument, is computed when it is read. Then
     this holds for every call of the key in which all arguments have known values.
     """

@@ -137,7 +137,7 @@ def _fill(func: Any, args: Args, kwargs: Kwargs) -> Member | None:
     if not isinstance(tensor, FakeTensor) or kwargs or not _are_representable(numbers):
         return None
     record, storage = tensor._fake_meta, tensor._fake_storage
-    is_whole = record.is_contiguous and not record.offset and not record.is_lazy
+    is_whole = record.is_contiguous and not record.offset and not record.differs_from_memory
     num_bytes = record.num_bytes
     if not is_whole or not num_bytes or storage.num_bytes != num_bytes or record.mark:
         return None
@@ -157,7 +157,7 @@ def _detach(tensor: Any) -> Member | None:
     if not isinstance(tensor, FakeTensor):
         return None
     record, value = tensor._fake_meta, tensor._fake_storage.value
-    is_plain = not (record.mark or record.is_lazy) and record.layout is torch.strided
+    is_plain = not (record.mark or record.differs_from_memory) and record.layout is torch.strided
     key = id(aten.detach.default), record.dtype, type(value), torch.get_default_dtype()
     return Member(key, record) if is_plain else None
 

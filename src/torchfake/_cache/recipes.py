@@ -94,7 +94,9 @@ class Recipe:
     metadata_changes: tuple[tuple[ArgumentPath, Metadata], ...] = ()  # of arguments, afterwards
     propagates_values: bool = False  # values may be known: see _operators/constant_propagation
     fill: ConstantFill | None = None  # the value of the one storage that is new or overwritten
-    is_lazy: bool = False  # if all arguments are known, the result's value is computed when read
+    has_lazy_value: bool = (
+        False  # if all arguments are known, the result's value is computed when read
+    )
     increments_versions: bool = False  # a foreach operator: its kernel counts writes for autograd
     guard_default_dtype: torch.dtype | None = None  # guard: torch's default dtype must be this
     guard_devices: Any = None  # guard: current_devices() must return this
@@ -122,7 +124,7 @@ class Recipe:
         fast = self._derive_fast_path()
         self.for_deferred = fast, self.returned_argument
         passes_over = self.words_to_skip is not None
-        is_computed_now = self.computes_values and not self.is_lazy
+        is_computed_now = self.computes_values and not self.has_lazy_value
         if fast is not None and not (self.is_recorded or passes_over or is_computed_now):
             self.fast = (*fast,)
         if self.is_recorded or (is_computed_now and not passes_over):
@@ -131,7 +133,7 @@ class Recipe:
             self.write = partial(_draw, self.words_to_skip)
         elif self.fill is not None:
             self.write = partial(_fill, self.fill)
-        elif self.is_lazy:
+        elif self.has_lazy_value:
             is_random = traits_of(self.op).is_random
             write = lazy_draws.draw_whole_lazily if is_random else constant_propagation.write_lazily
             self.write = partial(write, self.op)
@@ -217,7 +219,9 @@ def _fast_recipe(recipe: Recipe, record: Metadata, base: Any) -> FastRecipe | No
         return None
     kind = recipe.new_kinds[0] if recipe.new_kinds else None
     wrapper = wrapper_arguments(record)
-    make_value = partial(_lazy_value, recipe) if recipe.is_lazy and kind is not None else None
+    make_value = (
+        partial(_lazy_value, recipe) if recipe.has_lazy_value and kind is not None else None
+    )
     guard = recipe.guard_default_dtype
     return FastRecipe(record, wrapper, base, guard, kind, recipe.fill, make_value)
 

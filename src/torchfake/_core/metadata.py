@@ -74,8 +74,8 @@ class Metadata:
         return bytes_spanned(self.size, self.stride, self.offset, self.dtype.itemsize)
 
     @property
-    def is_lazy(self) -> bool:
-        """Whether the tensor is a lazy conjugate or negative, or zeros without memory."""
+    def differs_from_memory(self) -> bool:
+        """Whether it is a conjugate or negative as a view, or zeros without memory."""
         return self.conj or self.neg or self.zero
 
     @property

@@ -16,7 +16,7 @@ import torch
 
 from torchfake._eager_checks.small_calls import NO_DTYPE
 from torchfake._operators.operator_call import Call
-from torchfake._tensor.conversions import scalar_type
+from torchfake._tensor.method_arguments import scalar_type
 
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 

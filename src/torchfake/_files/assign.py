@@ -284,7 +284,7 @@ def _remove_padding(shard: Any) -> None:
 def _fills_storage(fake: Any) -> bool:
     """Whether a fake covers its whole storage, contiguously."""
     record, cell = fake._fake_meta, fake._fake_storage.deferred.contents.cell
-    in_order: bool = record.is_contiguous and not record.is_lazy
+    in_order: bool = record.is_contiguous and not record.differs_from_memory
     return in_order and not record.offset and bool(record.num_bytes == cell.num_bytes)
 
 

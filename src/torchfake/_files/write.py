@@ -77,7 +77,7 @@ class _View(NamedTuple):
 
     @property
     def is_contiguous(self) -> bool:
-        return self.record.is_contiguous and not self.record.is_lazy
+        return self.record.is_contiguous and not self.record.differs_from_memory
 
 
 class _TensorWriter:

@@ -262,7 +262,7 @@ def _can_be_lazy(call: Call, result: Any, new: list[FakeTensor]) -> bool:
     others = [t._fake_storage for t in call.tensors[1:] if isinstance(t, FakeTensor)]
     if result is not call.args[0] or storage in others:
         return False  # eager may refuse an overlap, by where the elements lie
-    return not result._fake_meta.is_lazy and lazy_values.keeps_dtype(call)
+    return not result._fake_meta.differs_from_memory and lazy_values.keeps_dtype(call)
 
 
 def _set_lazy_value(func: Any, args: Args, kwargs: Kwargs, fake: FakeTensor) -> None:

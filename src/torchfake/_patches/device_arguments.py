@@ -14,8 +14,8 @@ import torch
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch, replacing
 from torchfake._recording.arguments import fake_aliases
-from torchfake._tensor.conversions import target_of_type
 from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.method_arguments import target_of_type
 from torchfake._torch import autograd, backends, kernels
 from torchfake.errors import UnsupportedOpError
 

@@ -26,13 +26,13 @@ from torchfake._patches import (
 from torchfake._patches.accelerators import cuda, others, parallel, stand_ins, tables
 from torchfake._patches.patch import Patch, PatchSet, entered
 from torchfake._patches.sources import (
+    conjugate_views,
     copies,
     data_sources,
     draws,
     files,
-    lazy_parameters,
-    lazy_views,
     subclasses,
+    uninitialized_parameters,
 )
 from torchfake._torch import backends, dispatch_keys, dispatcher
 from torchfake._torch.contexts import Restoring, holding, shared
@@ -162,8 +162,8 @@ PATCHES_FOR_ANY_MODE = [
     *device_arguments.PATCHES,
     *draws.PATCHES,
     *files.PATCHES,
-    *lazy_parameters.PATCHES,
-    *lazy_views.PATCHES,
+    *uninitialized_parameters.PATCHES,
+    *conjugate_views.PATCHES,
     *subclasses.PATCHES,
     *libraries.PATCHES,
 ]

@@ -20,7 +20,7 @@ from torch.nn import functional
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor.attention import scaled_dot_product_attention
-from torchfake._tensor.conversions import encode_target
+from torchfake._tensor.method_arguments import encode_target
 from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, subclass
 from torchfake._torch.distributed.dtensors import is_dtensor, local_tensor_of

@@ -10,8 +10,8 @@ Its files, in reading order:
     classes         how fakes, parameters and subclasses construct and copy
     address         what data_ptr() gives: an identity, and no valid address
     storages        what untyped_storage() and storage() of a fake give
-    conversions     the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
-    known_values    small host tensors whose values are kept: limits, reading, errors
+    method_arguments  the arguments of Tensor.to, Tensor.type and Tensor.new, and indices
+    known_values    reading: tolist(), numpy(), dlpack; small host tensors whose values are kept
     torch_function  __torch_function__ of fakes: off, except where C++ decides before any dispatch
     gradient_devices  gradients on another device than their tensors, refused
     attention       which kernel of scaled_dot_product_attention the reported device runs

@@ -24,8 +24,8 @@ from torchfake._core.metadata import (
 )
 from torchfake._core.storage import Storage
 from torchfake._graph import deferred_storage
-from torchfake._tensor import conversions, gradient_devices, known_values, torch_function
-from torchfake._tensor.conversions import (
+from torchfake._tensor import gradient_devices, known_values, method_arguments, torch_function
+from torchfake._tensor.method_arguments import (
     encode_target,
     legacy_new,
     of_device_types,
@@ -154,7 +154,7 @@ class FakeTensor(torch.Tensor):
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         args, kwargs = encode_target(args, kwargs)
         if self._fake_meta.mark == DEFERRED_AS_META:
-            kwargs = conversions.leaving_meta(kwargs, *args[:1])
+            kwargs = method_arguments.leaving_meta(kwargs, *args[:1])
         return _Super.to(self, *args, **kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
@@ -187,9 +187,9 @@ class FakeTensor(torch.Tensor):
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake
 
-    __getitem__ = conversions.get_item
-    __setitem__ = conversions.set_item
-    __len__ = conversions.length
+    __getitem__ = method_arguments.get_item
+    __setitem__ = method_arguments.set_item
+    __len__ = method_arguments.length
     numpy = known_values.numpy
     tolist = known_values.tolist
     apply_ = known_values.apply_  # type: ignore[assignment]

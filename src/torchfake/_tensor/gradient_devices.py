@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices
-from torchfake._tensor.conversions import type_name
+from torchfake._tensor.method_arguments import type_name
 from torchfake._torch import autograd, backends
 
 

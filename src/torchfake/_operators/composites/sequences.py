@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from torchfake._tensor import known_values
-from torchfake._tensor.conversions import scalar_type
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
+from torchfake._tensor.method_arguments import scalar_type
 
 
 def recurrent_layer(redispatch: Callable[..., Any], tensor: torch.Tensor, *rest: Any) -> Any:

@@ -28,7 +28,7 @@ from torchfake._patches.accelerators.tables import (
     each,
     fake_machine,
 )
-from torchfake._tensor.conversions import TYPE_NAMES
+from torchfake._tensor.method_arguments import TYPE_NAMES
 
 
 def _supports_bf16(machine: FakeAccelerator, including_emulation: bool = True) -> bool:

@@ -12,6 +12,6 @@ Its files, in reading order:
     copies        copy.copy and copy.deepcopy of real tensors and generators
     draws         seeds and states of the global generator
     subclasses    constructors of tensor subclasses
-    lazy_parameters  parameters of lazy modules that were made outside of modes
-    lazy_views    conjugate and negative views of real tensors, read as lists and arrays
+    uninitialized_parameters  parameters of lazy modules that were made outside of modes
+    conjugate_views    conjugate and negative views of real tensors, read as lists and arrays
 """

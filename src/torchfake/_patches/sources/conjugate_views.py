@@ -21,13 +21,13 @@ from torchfake._torch import subclass
 @replacing
 def _resolved_in_eager(original: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.tolist`` and ``Tensor.numpy``, with ``force=True``."""
-    if modes.current() is None or not _is_lazy(tensor):
+    if modes.current() is None or not _is_conjugate_or_negative(tensor):
         return original(tensor, *args, **kwargs)
     with known_values.without_fake_mode():
         return original(tensor, *args, **kwargs)
 
 
-def _is_lazy(tensor: torch.Tensor) -> bool:
+def _is_conjugate_or_negative(tensor: torch.Tensor) -> bool:
     with subclass.no_subclass_functions():
         return tensor.is_conj() or tensor.is_neg()
 

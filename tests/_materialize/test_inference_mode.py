@@ -18,7 +18,7 @@ CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "normal": nullcontext,
 }
 
-INITIALISERS = [
+INITIALIZERS = [
     "uniform_", "normal_", "trunc_normal_", "ones_", "zeros_", "eye_", "xavier_uniform_",
     "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "sparse_",
 ]  # fmt: skip
@@ -40,7 +40,7 @@ class Initialized(nn.Module):
             self.read = self.filled.flatten()[0].item(), bool((self.filled > 0).any())
 
 
-@pytest.mark.parametrize("name", INITIALISERS)
+@pytest.mark.parametrize("name", INITIALIZERS)
 @pytest.mark.parametrize("outer", CONTEXTS)
 @pytest.mark.parametrize("inner", CONTEXTS)
 @pytest.mark.parametrize("last", CONTEXTS)

@@ -48,7 +48,7 @@ class Bare(nn.Module):
             initialize(self.table, *args)
 
 
-INITIALISERS: list[tuple[str, tuple[object, ...]]] = [
+INITIALIZERS: list[tuple[str, tuple[object, ...]]] = [
     ("uniform_", ()), ("normal_", ()), ("trunc_normal_", ()), ("trunc_normal_", (0.0, 0.02)),
     ("trunc_normal_", (0.0, 1.0, 2.0, 3.0)), ("constant_", (0.5,)), ("ones_", ()), ("zeros_", ()),
     ("eye_", ()), ("xavier_uniform_", ()), ("xavier_normal_", ()), ("kaiming_uniform_", ()),
@@ -56,7 +56,7 @@ INITIALISERS: list[tuple[str, tuple[object, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "args"), INITIALISERS)
+@pytest.mark.parametrize(("name", "args"), INITIALIZERS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_initializer(name: str, args: tuple[object, ...], order: Order) -> None:
     assert_equals_eager(lambda: Bare(name, *args), [order])

@@ -1,7 +1,7 @@
 """Draws of every kind, with good and bad arguments: each is a function of a tensor and a generator.
 
 `FILLS` write their tensor, `FUNCTIONS` take parameters from it, `FACTORIES` only its dtype and
-sizes, `INITIALISERS` are those of ``torch.nn.init``.
+sizes, `INITIALIZERS` are those of ``torch.nn.init``.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ FACTORIES: dict[str, Draw] = {
 }
 
 init = nn.init
-INITIALISERS: dict[str, Draw] = {
+INITIALIZERS: dict[str, Draw] = {
     "uniform_": lambda t, g: init.uniform_(t, -1, 2, generator=g),
     "uniform_ 1, 0": lambda t, g: init.uniform_(t, 1, 0, generator=g),
     "normal_": lambda t, g: init.normal_(t, 1, 2, generator=g),
@@ -182,7 +182,7 @@ def fills() -> Iterator[tuple[str, Draw]]:
 
 def all_draws() -> dict[str, Draw]:
     """Every draw by its name."""
-    tables = {"": FUNCTIONS, "torch.": FACTORIES, "init.": INITIALISERS}
+    tables = {"": FUNCTIONS, "torch.": FACTORIES, "init.": INITIALIZERS}
     found = dict(fills())
     for prefix, table in tables.items():
         found |= {prefix + name: draw for name, draw in table.items()}

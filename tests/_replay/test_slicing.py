@@ -104,7 +104,7 @@ def rows_of_norm_one() -> Tensor:
     return weight / weight.norm(dim=1, keepdim=True)
 
 
-INITIALISATIONS = [
+INITIALIZATIONS = [
     lambda: torch.empty(60, 50).normal_(0, 0.02),
     lambda: torch.empty(3001, dtype=torch.float64).normal_(),
     lambda: torch.empty(61, 49, dtype=torch.float16).uniform_(-1, 1),
@@ -116,7 +116,7 @@ INITIALISATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("build", INITIALISATIONS)
+@pytest.mark.parametrize("build", INITIALIZATIONS)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8, 70])
 def test_chunks_have_the_bits_of_the_whole(build: Callable[[], Tensor], num_ranks: int) -> None:
     """Along each dimension, as ranks of a mesh compute them."""

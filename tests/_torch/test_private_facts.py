@@ -16,7 +16,7 @@ from torchfake._torch.distributed import dtensors
 SHORTCUTS = [
     generator_memory.FACT,
     higher_order.UNFUSED_ATTENTION,
-    python_functions.COMPOUND_INITIALISERS,
+    python_functions.COMPOUND_INITIALIZERS,
 ]
 OTHERS = [
     dispatch_keys.WRAPPER_KEY.fact,

@@ -146,7 +146,7 @@ def compound_initializers() -> dict[int, Callable[..., Any]]:
 
     Their first parameter is named ``tensor``, and they write all of it.
     """
-    return _find_compound_initializers() if COMPOUND_INITIALISERS.holds() else {}
+    return _find_compound_initializers() if COMPOUND_INITIALIZERS.holds() else {}
 
 
 def _find_compound_initializers() -> dict[int, Callable[..., Any]]:
@@ -167,7 +167,7 @@ def _take_a_tensor_and_a_generator() -> bool:
     return all(next(iter(each)) == "tensor" and "generator" in each for each in parameters)
 
 
-COMPOUND_INITIALISERS = PrivateFact(
+COMPOUND_INITIALIZERS = PrivateFact(
     "initializers that read values have parameters named tensor and generator",
     used_in="_recording/initializers",
     without="Each operation in such an initializer is recorded, and run if its values are read",

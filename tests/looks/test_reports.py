@@ -164,7 +164,8 @@ def test_the_verdict_is_one_sentence_said_once(page: Any, reports: dict[str, Pat
     shown(page, reports["step"], 1400)
     words = page.locator("body").inner_text()
     assert words.count("to spare") == 1
-    assert "Fits on NVIDIA H100" in words
+    assert words.count("Fits: ") == 1
+    assert "on NVIDIA H100" in words
 
 
 def test_a_plan_has_its_ranks_their_memory_the_step_and_the_code(

@@ -12,6 +12,7 @@ Files, in reading order:
     step_time        the time of all micro-batches of a step, from those that were run
     plan_record      the record that ``plan`` returns
     text             a plan as text
+    page             a plan, and a search for one, as a page
     strategy         the public record of a layout: options -> code -> a function for ``plan``
     moved            former modules of the classes in pickles of plans
 
@@ -74,7 +75,9 @@ register_on_first_use(shown, ServingPlan, "torchfake.distributed.serving.text")
 register_on_first_use(shown, ServingSearch, "torchfake.distributed.serving.text")
 register_on_first_use(drawn_as, ServingPlan, "torchfake.distributed.serving.curve")
 register_on_first_use(figure, ServingPlan, "torchfake.distributed.serving.curve")
-register_on_first_use(on_page, Search, "torchfake.distributed.search.page")
+register_on_first_use(on_page, Plan, "torchfake.distributed.page")
+register_on_first_use(on_page, TargetPlan, "torchfake.distributed.page")
+register_on_first_use(on_page, Search, "torchfake.distributed.page")
 register_on_first_use(on_page, ServingPlan, "torchfake.distributed.serving.curve")
 register_on_first_use(on_page, ServingSearch, "torchfake.distributed.serving.curve")
 register_on_first_use(peaks_of, Plan, "torchfake.distributed.search.peaks")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.ranks.rank_plan import RankPlan
-from torchfake.distributed.step_time import StepTime
-from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
+from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
-from torchfake.inspect.show.rows import Block, Column, Line, Row, table, under
+from torchfake.inspect.show.rows import Block, Column, Line, Row, table
 from torchfake.inspect.show.step_lines import elsewhere_lines, phase_text, step_block
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
 from torchfake.inspect.timing.hardware import why_untimed
@@ -73,7 +71,9 @@ _MAX_ROWS = 12
 
 @shown.register
 def _(found: Plan, *, depth: int | None = None) -> list[Block]:
-    return plan_blocks(found, [*verdict_on_plan(found), *plan_lines(found)])
+    mfu = found.mfu and f"{100 * found.mfu:.0f} % of the GPU's peak in bfloat16"
+    time = ("step time", step_text(found)), ("  model FLOPs", mfu)
+    return plan_blocks(found, [verdict_on_plan(found), *plan_lines(found, time)])
 
 
 def plan_blocks(found: Plan, lines: Iterable[Line]) -> list[Block]:
@@ -86,10 +86,8 @@ _MENTIONED_SHARE = 0.01
 """CPU memory is mentioned in the first line from this share of a GPU's memory on."""
 
 
-def verdict_on_plan(
-    plan: Plan, batch: str | None = None, precision: str | None = None
-) -> list[Line]:
-    """The line that says whether the model fits; none on a CPU.
+def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None = None) -> Line:
+    """The line that says whether the model fits; on a CPU it says nothing.
 
     Args:
         plan: the plan.
@@ -97,17 +95,17 @@ def verdict_on_plan(
         precision: in what is computed, as text; by default it is not said.
     """
     if plan.fit is None:
-        return []
+        return "fits", ""
     estimate, held = plan.estimate, plan.estimate.counted.dtype
     precision = precision or (None if held is None else f"{held} parameters")
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
-    return [("fits", verdict_text(plan.fit, counted))]
+    return "fits", verdict_text(plan.fit, counted)
 
 
-def plan_lines(plan: Plan) -> Iterator[Line]:
-    """The lines above the tables and after the verdict, as names and values."""
+def plan_lines(plan: Plan, time: Iterable[Line] = ()) -> Iterator[Line]:
+    """The lines above the tables and after the verdict; `time` are those about the time."""
     layout, peak, estimate = plan.layout, plan.peak, plan.estimate
     does = f"{estimate.counted.does} on {layout.num_ranks} ranks: {layout.text}"
     yield "plan", f"{plan.class_name}, {does}"
@@ -116,13 +114,15 @@ def plan_lines(plan: Plan) -> Iterator[Line]:
     ranks = plan.highest.ranks
     others = f", and {len(ranks) - 1} more" if len(ranks) > 1 else ""
     yield "highest peak", f"{size} on rank {ranks[0]} ({layout.text_of(ranks[0])}){others}"
-    yield "  when", ", ".join(filter(None, (phase_text(peak.phase), peak.module, peak.op)))
+    module = peak.module.replace("._checkpoint_wrapped_module", "")
+    yield "  when", ", ".join(filter(None, (phase_text(peak.phase), module, peak.op)))
     yield from _categories(plan.highest)
     if plan.peak_reserved_bytes is not None:
         yield "reserved", compared_bytes(plan.peak_reserved_bytes)
-    yield from _time(plan)
+    yield from time
+    yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     yield from elsewhere_lines(estimate)
-    yield from under("left out", estimate.left_out)
+    yield "left out", estimate.left_out
 
 
 def _categories(found: RankPlan) -> Iterator[Line]:
@@ -135,24 +135,11 @@ def _categories(found: RankPlan) -> Iterator[Line]:
             yield f"  {name}", ", at another moment ".join(dict.fromkeys(texts))
 
 
-def _time(plan: Plan) -> Iterator[Line]:
-    if plan.time is None:
-        yield from untimed_gpu_lines(plan.gpu)
-        return
-    yield "step time", step_text(plan.time, is_lower_bound=plan.is_lower_bound)
-    if plan.mfu is not None:
-        yield "  model FLOPs", f"{100 * plan.mfu:.0f} % of the GPU's peak in bfloat16"
-    yield from (*uncounted_lines(plan.uncounted), *untimed_lines(plan.untimed))
-
-
-def untimed_gpu_lines(gpu: CudaProfile | None) -> list[Line]:
-    """The line that says why the time on a GPU is not estimated, if it is not."""
-    why = why_untimed(gpu)
-    return [("step time", why)] if why else []
-
-
-def step_text(time: StepTime, *, is_lower_bound: bool = False) -> str:
-    """The time of a step, and the part of it in which the GPU waits."""
+def step_text(plan: Plan) -> str:
+    """The time of a step, and the part of it in which the GPU waits; or why it is not known."""
+    time = plan.time
+    if time is None:
+        return why_untimed(plan.gpu)
     parts = {
         "other stages": time.bubble_seconds,
         "communication": time.exposed_seconds,
@@ -161,7 +148,7 @@ def step_text(time: StepTime, *, is_lower_bound: bool = False) -> str:
     waits = [f"{seconds_text(n)} for {name}" for name, n in parts.items() if n > 1e-6]
     listed = " and ".join([", ".join(waits[:-1]), *waits[-1:]] if len(waits) > 1 else waits)
     including = f", including {listed.replace(' for ', ' waiting for ', 1)}" if waits else ""
-    return "at least " * is_lower_bound + seconds_text(time.seconds) + including
+    return "at least " * plan.is_lower_bound + seconds_text(time.seconds) + including
 
 
 def _ranks(plan: Plan) -> Block:
@@ -187,14 +174,14 @@ def _which(ranks: Sequence[int], layout: Layout) -> str:
     ):
         found = sorted(set(own.tolist()))
         if len(found) < size:
-            places.append(f"{axis} {_ranks_text(found)}")
-    return _ranks_text(ranks) + (f" ({', '.join(places)})" if places else "")
+            places.append(f"{axis} {ranks_text(found)}")
+    return ranks_text(ranks) + (f" ({', '.join(places)})" if places else "")
 
 
-def _ranks_text(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Ranks in order, consecutive ones as a range: ``0-3, 6``; long lists are truncated.
 
-    >>> _ranks_text([0, 1, 2, 3, 6]), _ranks_text(range(0, 100, 2))
+    >>> ranks_text([0, 1, 2, 3, 6]), ranks_text(range(0, 100, 2))
     ('0-3, 6', '0, 2, 4, ... (50 ranks)')
     """
     ranges: list[list[int]] = []

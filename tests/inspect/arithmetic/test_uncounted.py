@@ -17,7 +17,7 @@ from torchfake.inspect import summary
 from torchfake.inspect.arithmetic.uncounted import (
     Uncounted,
     most_of_any,
-    uncounted_lines,
+    uncounted_line,
     uncounted_of,
 )
 
@@ -101,8 +101,8 @@ def test_calls_are_added_up_by_operator() -> None:
 
 def test_of_many_operators_the_largest_are_named() -> None:
     found = uncounted_of([(f"aten::op{i}", i) for i in range(1, 10)])
-    ((name, text),) = uncounted_lines(found)
+    name, text = uncounted_line(found)
     assert name == "not counted"
     assert text.startswith("no FLOPs known for: aten.op9 (1 call, 9 B), aten.op8 (1 call, 8 B)")
     assert text.endswith("aten.op4 (1 call, 4 B), 3 more operators")
-    assert uncounted_lines(()) == []
+    assert uncounted_line(()) == ("not counted", "")

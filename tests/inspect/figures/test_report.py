@@ -16,8 +16,11 @@ from torch import nn
 from tests.inspect.small_models import model_and_inputs
 from torchfake.errors import InputsError
 from torchfake.inspect import estimate, fit, summary
+from torchfake.inspect.figures.page import _sentences
 from torchfake.inspect.figures.plotly_figures import flops_figure, peak_figure
 from torchfake.inspect.figures.report import report
+from torchfake.inspect.records.record import OnPage
+from torchfake.inspect.show.rows import as_lines
 
 MAX_BYTES = 1_000_000
 
@@ -137,3 +140,29 @@ def test_an_icicles_children_do_not_outgrow_their_parent() -> None:
             if parent:
                 inside[parent] += values[name]
         assert all(inside[name] <= values[name] for name in values)
+
+
+@pytest.mark.parametrize(
+    ("row", "answer", "counted"),
+    [
+        ("yes: 3 GB reserved; training in bf16", "Fits: 3 GB reserved.", "Training in bf16."),
+        ("yes, on all 5 GPUs; inference", "Fits on all 5 GPUs.", "Inference."),
+        ("tight, by freeing cached blocks: 3 GB", "Fits, tightly, by freeing cached blocks: 3 GB.", ""),
+        ("no: 3 GB missing", "Does not fit: 3 GB missing.", ""),
+        ("no, on none of 5 GPUs", "Fits on none of 5 GPUs.", ""),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_a_sentence_of_the_page(row: str, answer: str, counted: str) -> None:
+    (said,) = as_lines([("fits", row)]).rows
+    kind = row.partition(",")[0].partition(":")[0]
+    expected = [f'<p class="verdict {kind}">{answer}</p>\n']
+    expected += [f"<p>{counted}</p>\n"] if counted else []
+    assert [*_sentences(OnPage("Model", said, {}, []))] == expected
+
+
+def test_an_answer_without_a_verdict_begins_with_its_name() -> None:
+    (said,) = as_lines([("fastest", "8 GPUs: 12 ms a step; on h100-80gb")]).rows
+    assert [*_sentences(OnPage("Model", said, {}, [], "yes"))] == [
+        '<p class="verdict yes">Fastest: 8 GPUs: 12 ms a step.</p>\n',
+        "<p>On h100-80gb.</p>\n",
+    ]

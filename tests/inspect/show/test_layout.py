@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from expecttest import assert_expected_inline as expect
 
 from torchfake.inspect.records.units import bytes_text, compared_bytes
 from torchfake.inspect.show.layout import laid_out
-from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines, table, under
+from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, as_lines, table
 
 SIZES = Block(
     [
@@ -149,8 +150,15 @@ of both""",
 
 
 def test_only_the_first_of_several_lines_has_their_name() -> None:
-    assert under("left out", ["a", 2]) == [("left out", "a"), ("", "2")]
-    assert under("left out", []) == []
+    rows = as_lines([("left out", ["a", 2])]).rows
+    assert [(row.name, row.values) for row in rows] == [("left out", ("a",)), ("", ("2",))]
+
+
+@pytest.mark.parametrize("nothing", ["", None, (), []])
+def test_a_line_that_says_nothing_has_no_row(nothing: Any) -> None:
+    assert as_lines([("left out", nothing), ("step", "training")]).rows == [
+        Row("step", ("training",))
+    ]
 
 
 def test_a_text_is_wrapped_under_itself() -> None:

@@ -13,6 +13,5 @@ Files, in reading order:
     mixed_checkpoints  blocks of one layout that are checkpointed in different ways
     knapsack           the way to checkpoint each block that fits and takes the least time
     text               a search as text
-    page               a search as a page, with the best of its layouts
     peaks              the peaks of a plan at other sizes of its inputs, for ``fit``
 """

@@ -13,11 +13,11 @@ from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
-from torchfake.distributed.text import untimed_gpu_lines
-from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
+from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
+from torchfake.inspect.timing.hardware import why_untimed
 
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
 _BELOW = (
@@ -72,11 +72,11 @@ def _answers(found: Search) -> Iterator[Line]:
         is_timed = found.fastest.plan.time is not None
         layout = _layout(found.fastest, found.usable_bytes)
         yield "fastest" if is_timed else "fits", f"{layout}{_step(found)}"
-        yield from untimed_gpu_lines(found.gpu)
+        yield "step time", why_untimed(found.gpu)
     if found.cheapest is not None and found.cheapest is not found.fastest:
         yield "fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"
     if (shown := found.fastest or found.cheapest) is not None:
-        yield from (*uncounted_lines(shown.plan.uncounted), *untimed_lines(shown.plan.untimed))
+        yield from (uncounted_line(shown.plan.uncounted), untimed_line(shown.plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
     refused = f"; {unknown} cannot be run" if unknown else ""
     whole = "the layouts above were run with all layers, the others with few"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torchfake.distributed.serving.offers import ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
 from torchfake.inspect.records.units import number_text, seconds_text
@@ -117,12 +118,11 @@ def _round_up(value: float) -> float:
 
 
 @on_page.register
-def _(found: ServingPlan) -> OnPage:
-    rows = shown(found)
-    verdict = rows[0].rows[0].values[0]
-    fits = {"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"}[found.verdict]
-    sentence = fits + verdict.removeprefix(found.verdict)
-    return OnPage(found.class_name, found.verdict, sentence, _cards(found), _sections(found), rows)
+def _(found: ServingPlan) -> list[OnPage]:
+    blocks = shown(found)
+    curve = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
+    sections = [*curve, ("Details", blocks)]
+    return [OnPage(found.class_name, answer_in(blocks), _cards(found), sections)]
 
 
 def _cards(found: ServingPlan) -> dict[str, str]:
@@ -138,22 +138,21 @@ def _cards(found: ServingPlan) -> dict[str, str]:
     return cards | {"users with full contexts": f"{found.most_users:,}"}
 
 
-def _sections(found: ServingPlan) -> list[tuple[str, str]]:
-    return [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
-
-
 @on_page.register
-def _(found: ServingSearch) -> OnPage:
-    answers, *others = shown(found)
-    first, *rest = answers.rows
-    verdict, sentence = ("yes" if found.fits else "no"), f"{first.name}: {first.values[0]}"
-    sentence = sentence[:1].upper() + sentence[1:]
+def _(found: ServingSearch) -> list[OnPage]:
+    blocks, tried = shown(found), {"ways tried": f"{len(found.offers):,}"}
     best = found.fewest or found.fastest
-    title = found.target if best is None else best.plan.class_name
-    cards = {} if best is None else _cards(best.plan)
-    cards["ways tried"] = f"{len(found.offers):,}"
-    sections = [] if best is None else _sections(best.plan)
-    return OnPage(title, verdict, sentence, cards, sections, [answers._replace(rows=rest), *others])
+    if best is None:
+        return [OnPage(found.target, blocks[0].rows[0], tried, [("Details", blocks)], "no")]
+    (page,) = on_page(best.plan)
+    return [
+        page._replace(
+            answer=blocks[0].rows[0],
+            cards=page.cards | tried,
+            sections=[*page.sections[:-1], ("Details", blocks)],
+            verdict="yes" if found.fits else "no",
+        )
+    ]
 
 
 @figure.register

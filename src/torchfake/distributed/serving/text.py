@@ -14,7 +14,7 @@ from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
-from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table, under
+from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table
 
 BOUND_BY = {
     "weights": "reading weights",
@@ -66,8 +66,7 @@ def _columns(found: ServingPlan) -> tuple[Column, ...]:
 def _answer(found: ServingPlan) -> Iterator[Line]:
     past = f", but {found.past}" if found.past else ""
     yield "fits", f"{found.verdict}{past}: {_fitting(found)}"
-    if found.remedy:
-        yield "  try", found.remedy
+    yield "  try", found.remedy
     yield "serves", _served(found)
     steady = found.steady
     if steady is None:
@@ -159,7 +158,7 @@ def _blocks(found: ServingPlan, name: str) -> str:
 
 
 def _left_out(found: ServingPlan) -> Iterator[Line]:
-    yield from under("left out", found.left_out)
+    yield "left out", found.left_out
     yield from (("note", note) for note in found.notes)
 
 
@@ -190,7 +189,7 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
         yield from _nearest(found)
         changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
-        yield from under("  try", changes)
+        yield "  try", changes
     if found.fewest is not None:
         plan = found.fewest.plan
         average = " at the average length of their sequences" * (plan.verdict == "tight")

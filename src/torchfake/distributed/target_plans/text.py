@@ -11,16 +11,11 @@ from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.parallelize.pipeline_stages import schedule_named
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.text import (
-    plan_blocks,
-    plan_lines,
-    step_text,
-    untimed_gpu_lines,
-    verdict_on_plan,
-)
+from torchfake.distributed.text import plan_blocks, plan_lines, step_text, verdict_on_plan
 from torchfake.inspect.records.record import shown
-from torchfake.inspect.records.units import bytes_text
+from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
+from torchfake.inspect.show.verdict import global_batch_text
 from torchfake.inspect.timing.compared import IMAGES, LANGUAGE, error_text
 
 _PRECISIONS = {
@@ -31,38 +26,23 @@ _PRECISIONS = {
 SHORT_PRECISIONS = {"mixed": "mixed precision"}
 """What a precision is called in a verdict, if not by its name."""
 
-_CHECKPOINTS = {
-    "none": "all activations are kept",
-    "selective": "each block keeps attention and every second matrix product",
-    "full": "each block keeps only its inputs",
-}
-
-_OF_SOME = {
-    "none": "all activations are kept",
-    "selective": "attention and every second matrix product",
-    "full": "only the inputs",
-}
-
-_SAID_ABOVE = ("step time", "  model FLOPs")
-"""Lines of a plan's text that the answer replaces."""
+_KEPT = {"selective": "attention and every second matrix product", "full": "only its inputs"}
+"""What a block keeps for backward, by the name of how it is checkpointed."""
 
 
 @shown.register
 def _(found: TargetPlan, *, depth: int | None = None) -> list[Block]:
-    of_plan = (line for line in plan_lines(found.plan) if line[0] not in _SAID_ABOVE)
-    lines = *_answer(found), *_time(found), *_assumptions(found), *of_plan
+    lines = *_answer(found), *_time(found), *_assumptions(found), *plan_lines(found.plan)
     code = [Block(code=found.shown_code)] if found.shows_code else []
-    plain = ((name, text.replace("._checkpoint_wrapped_module", "")) for name, text in lines)
-    return [*plan_blocks(found.plan, plain), *code]
+    return [*plan_blocks(found.plan, lines), *code]
 
 
 def _answer(found: TargetPlan) -> Iterator[Line]:
     """Whether the model fits, and if not, the options with which it does."""
     batch = found.batch
-    made_of = f" ({batch.accumulate:,} micro-batches)" if batch.accumulate > 1 else ""
-    of_all = f"batch {batch.micro:,} per data rank, global batch {batch.size:,}{made_of}"
+    of_all = f"batch {batch.micro:,} per data rank{global_batch_text(batch.size, batch.accumulate)}"
     precision = SHORT_PRECISIONS.get(found.strategy.precision, found.strategy.precision)
-    yield from verdict_on_plan(found.plan, of_all, precision)
+    yield verdict_on_plan(found.plan, of_all, precision)
     if found.remedy:
         size = bytes_text(found.remedy_cpu_bytes or 0)
         memory = f", with {size} of CPU memory per rank" if found.remedy_cpu_bytes else ""
@@ -71,11 +51,10 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
 
 def _time(found: TargetPlan) -> Iterator[Line]:
     """The time of a step, also as tokens per second, and the error of such estimates."""
+    yield "step time", step_text(found.plan)
     if found.time is None:
-        yield from untimed_gpu_lines(found.plan.gpu)
         return
     is_bound, is_training = found.plan.is_lower_bound, found.plan.mode == "training"
-    yield "step time", step_text(found.time, is_lower_bound=is_bound)
     if not is_bound:
         kind = IMAGES if found.seq is None else LANGUAGE
         yield "  error", error_text(found.plan.gpu, kind, is_training=is_training)
@@ -111,12 +90,12 @@ def _assumptions(found: TargetPlan) -> Iterator[Line]:
 
 def _checkpoint_text(given: str | int) -> str:
     """A description of ``checkpoint=``: the activations of blocks that are kept."""
-    counts = counts_of(given)
-    if not counts:
-        kind = str(given) if given in _CHECKPOINTS else "none"
-        return f"{given}: {_CHECKPOINTS[kind]}"
-    parts = [f"of {n} {'block' if n == 1 else 'blocks'}, {_OF_SOME[k]}" for k, n in counts.items()]
-    return f"{given}: {'; '.join(parts)}; of the others, all activations"
+    if given in _KEPT:
+        return f"{given}: each block keeps {_KEPT[str(given)]}"
+    counts = counts_of(given) or {}
+    some = [f"of {number_text(n, 'block')}, {_KEPT[k]}; " for k, n in counts.items() if k in _KEPT]
+    others = "of the others, all activations" if some else "all activations are kept"
+    return f"{given}: {''.join(some)}{others}"
 
 
 def _layout(found: TargetPlan) -> Iterator[str]:

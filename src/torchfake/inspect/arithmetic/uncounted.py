@@ -59,23 +59,21 @@ def most_of_any(ranks: Iterable[Sequence[Uncounted]]) -> tuple[Uncounted, ...]:
     return tuple(sorted(most.values(), key=lambda row: (-row.num_bytes, row.operator)))
 
 
-def uncounted_lines(found: Sequence[Uncounted]) -> list[tuple[str, str]]:
-    """The line that names the operators, as its name and its text; no line if there are none."""
+def uncounted_line(found: Sequence[Uncounted]) -> tuple[str, str]:
+    """The line that names the operators, as its name and its text; "" if there are none."""
+    return "not counted", _listed(f"no {operations_unit()} known for", found)
+
+
+def untimed_line(found: Sequence[Uncounted]) -> tuple[str, str]:
+    """The line that names what runs on the CPU, as its name and its text; "" if nothing does."""
+    return "not timed", _listed("what reads or writes CPU memory", found)
+
+
+def _listed(what: str, found: Sequence[Uncounted]) -> str:
     if not found:
-        return []
-    return [("not counted", f"no {operations_unit()} known for: {_listed(found)}")]
-
-
-def untimed_lines(found: Sequence[Uncounted]) -> list[tuple[str, str]]:
-    """The line that names what runs on the CPU, as its name and its text; none if nothing does."""
-    if not found:
-        return []
-    return [("not timed", f"what reads or writes CPU memory: {_listed(found)}")]
-
-
-def _listed(found: Sequence[Uncounted]) -> str:
+        return ""
     more = [f"{len(found) - _MAX_SHOWN} more operators"] if len(found) > _MAX_SHOWN else []
-    return ", ".join([*map(str, found[:_MAX_SHOWN]), *more])
+    return f"{what}: {', '.join([*map(str, found[:_MAX_SHOWN]), *more])}"
 
 
 def uncounted_to_dict(found: Sequence[Uncounted]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ In reading order:
     frames          the layout of a graph with nested frames
     graph_svg       a graph of modules as SVG
     graph_dot       a graph of modules in the DOT language
-    plan_sections   of a plan: its ranks, their memory, the step over time, the code
     page            records as one HTML page: the answer first, then figures and tables
     report          the public function that writes a page
 

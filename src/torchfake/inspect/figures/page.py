@@ -1,28 +1,27 @@
 """Records as one HTML page: the answer and key figures first, then figures and tables.
 
-Input: Summaries, Estimates, Fits, Inspections and plans. Output: the text of an HTML file.
-Invariant: the page is self-contained, and readable without its script, which filters the tree and
-folds the graph; text is escaped; what is said in the first lines is not said again.
+Input: records. Output: the text of an HTML file. Invariant: the page is self-contained, and
+readable without its script, which filters the tree and folds the graph; text is escaped; what is
+said in the first lines is not said again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
 from torchfake.inspect.figures import drawing
 from torchfake.inspect.figures.html import blocks_html, escape
-from torchfake.inspect.figures.plan_sections import code_section, plan_sections
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
-from torchfake.inspect.records.record import OnPage, html_fragment, plain_text, shown
+from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
-from torchfake.inspect.show import text
 from torchfake.inspect.show.headline import headline
+from torchfake.inspect.show.rows import VERDICT, VERDICTS, Block, Row
 from torchfake.inspect.show.verdict import largest_text
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.timing.hardware import why_untimed
@@ -42,21 +41,36 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def html_page(records: list[Any]) -> str:
-    """The HTML page that shows some records."""
-    has_step = any(not isinstance(part, Summary) for part in _parts(records))
-    said = {"fits", "training"} if has_step else {"fits"}
-    sections = "\n".join(
-        f"<section><h2>{escape(heading)}</h2>\n{body}</section>"
-        for record in records
-        for heading, body in _sections(record, said)
-    )
+_IN_WORDS = {
+    **{"no, on none": "Fits on none", "yes, on": "Fits on"},
+    **{"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"},
+}
+"""How a sentence begins, by how the row does."""
+
+_RULE_OF_THUMB = "training"
+"""The name of the row that is not said beside a step, which says more."""
+
+
+def html_page(records: Sequence[Any]) -> str:
+    """The HTML page that shows some records.
+
+    Raises:
+        InputsError: if pages do not show one of them.
+    """
+    pages = [page for record in records for page in on_page(record)]
+    has_step = any(page.answer is not None and page.answer.name for page in pages)
+    said = [page.answer for page in pages]
+    cards = {name: value for page in pages for name, value in page.cards.items() if value}
     return _PAGE.format(
-        title=escape(_title(records)),
+        title=escape(pages[0].title),
         style=_file("page.css"),
-        verdict="".join(map(_paragraph, _verdicts(records))),
-        cards="".join(_card(name, value) for name, value in _cards(records).items()),
-        sections=sections,
+        verdict="".join(text for page in pages for text in _sentences(page)),
+        cards="".join(_card(name, value) for name, value in cards.items()),
+        sections="\n".join(
+            f"<section><h2>{escape(heading)}</h2>\n{_body(found, said, has_step)}</section>"
+            for page in pages
+            for heading, found in page.sections
+        ),
         script=_file("page.js"),
     )
 
@@ -65,120 +79,25 @@ def _file(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _parts(records: list[Any]) -> Iterator[Any]:
-    """The records, with inspections replaced by their parts, and without graphs."""
-    for record in records:
-        if isinstance(record, Inspection):
-            yield record.summary
-            yield from () if record.memory is None else (record.memory,)
-        elif isinstance(record, DataflowGraph):
-            continue
-        else:
-            yield record
-
-
-def _title(records: list[Any]) -> str:
-    for part in _parts(records):
-        if isinstance(part, Summary):
-            return part.tree.class_name
-        if isinstance(part, OnPage):
-            return part.title
-        estimate = getattr(part, "estimate", part)
-        if isinstance(estimate, Estimate):
-            return estimate.class_name
-    return next((r.class_name for r in records if isinstance(r, DataflowGraph)), "torchfake")
-
-
-def _verdicts(records: list[Any]) -> Iterator[tuple[str, str]]:
-    """The first sentences of the page, each after its class: ``verdict yes``, or ""."""
-    for part in _parts(records):
-        if isinstance(part, Summary):
-            yield "", headline(part)
-            continue
-        if isinstance(part, OnPage):
-            yield f"verdict {part.verdict}", part.sentence
-            continue
-        line, fit = _verdict_line(part), _fit_of(part)
-        if not line or fit is None:
-            continue
-        fits: list[Fit] = list(part) if isinstance(part, Fits) else [fit]
-        best = next(v for v in ("yes", "tight", "no") if v in {fit.verdict for fit in fits})
-        yield f"verdict {best}", _verdict(fits)
-        counted = line.partition("; ")[2]
-        yield "", f"{counted[:1].upper()}{counted[1:]}."
-
-
-def _verdict_line(part: Any) -> str:
-    """The line that says whether a step fits; "" if it is on no GPU."""
-    if isinstance(part, (Estimate, Fits)):
-        return next((words for _, words in text.verdict_lines(part)), "")
-    return plain_text(part).split("\n", 1)[0] if _fit_of(part) else ""
-
-
-def _verdict(fits: list[Fit]) -> str:
-    """The answer as a sentence."""
-    if len(fits) > 1:
-        names = [f"{f.gpu}{' (tight)' * (f.verdict == 'tight')}" for f in fits if f.fits]
-        listed = f": {', '.join(names)}" if names else ""
-        return f"Fits on {len(names) or 'none'} of {len(fits)} GPUs{listed}."
-    (fit,) = fits
-    words = {"yes": "Fits", "tight": "Fits, tightly,", "no": "Does not fit"}[fit.verdict]
-    reserved, usable = compared_bytes(fit.peak_reserved_bytes), compared_bytes(fit.usable_bytes)
-    spare = f"{compared_bytes(abs(fit.headroom_bytes))} {'to spare' if fit.fits else 'missing'}"
-    return f"{words} on {fit.gpu}: {reserved} reserved of {usable}, {spare}."
-
-
-def _paragraph(sentence: tuple[str, str]) -> str:
-    css, words = sentence
-    return f'<p class="{css}">{escape(words)}</p>\n' if css else f"<p>{escape(words)}</p>\n"
-
-
-def _cards(records: list[Any]) -> dict[str, str]:
-    """The key figures, as text by name."""
-    cards: dict[str, str] = {}
-    for part in _parts(records):
-        if isinstance(part, Summary):
-            size = part.tree.size
-            cards["parameters"] = count_text(size.num_parameters)
-            if part.active is not None:
-                cards["active"] = count_text(part.active.num_parameters)
-            cards["weights"] = compared_bytes(size.parameter_bytes)
-        cards.update(part.cards if isinstance(part, OnPage) else _cards_of_step(part))
-        if isinstance(part, Fits) and len(part) == 1:
-            cards[f"max {part[0].vary}"] = largest_text(part[0])
-    return {name: value for name, value in cards.items() if value}
-
-
-def _cards_of_step(part: Any) -> Iterator[tuple[str, str]]:
-    """The key figures of a step: of an Estimate, of the one that Fits show, or of a plan."""
-    step = getattr(part, "shown", getattr(part, "plan", part))
-    estimate = getattr(part, "estimate", step)
-    if not isinstance(estimate, Estimate):
+def _sentences(page: OnPage) -> Iterator[str]:
+    """The answer as sentences: whether it fits, then what was counted."""
+    row: Row | None = page.answer
+    if row is None:
         return
-    if step.gpu is not None:
-        yield "GPU", step.gpu.name.removeprefix("NVIDIA ")
-    yield "peak", compared_bytes(step.peak_bytes)
-    if (fit := _fit_of(part)) is not None:
-        yield "reserved", compared_bytes(fit.peak_reserved_bytes)
-    activations = step.peak.by_category.get("activations")
-    if activations:
-        yield "activations at the peak", bytes_text(activations)
-    if step.step_seconds is not None:
-        yield "step time", seconds_text(step.step_seconds)
-    elif step.schedule is not None:
-        yield "step time, at least", seconds_text(step.schedule.seconds)
-    elif why := why_untimed(step.gpu):
-        yield "step time", why
+    answer, _, counted = row.values[0].partition("; " if row.name else "\n")
+    verdict = page.verdict
+    if row.emphasis == VERDICT and not verdict:
+        start, words = next(each for each in _IN_WORDS.items() if answer.startswith(each[0]))
+        verdict, answer = VERDICTS[start.partition(",")[0]], f"{words}{answer[len(start) :]}."
+    elif row.name:
+        answer = f"{row.name.capitalize()}: {answer}."
+    yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
+    if counted:
+        yield _p(f"{counted[0].upper()}{counted[1:]}.")
 
 
-def _fit_of(part: Any) -> Fit | None:
-    """The verdict that a part shows first."""
-    if isinstance(part, Fits):
-        return part.shown_fit
-    found: Fit | None = (
-        verdict_on(part) if isinstance(part, Estimate) else getattr(part, "plan", part).fit
-    )
-    return found
+def _p(text: str) -> str:
+    return f"<p>{escape(text)}</p>\n"
 
 
 def _card(name: str, value: str) -> str:
@@ -188,48 +107,91 @@ def _card(name: str, value: str) -> str:
     return f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
 
 
-def _sections(record: Any, said: set[str]) -> Iterator[tuple[str, str]]:
-    """The sections of a record, each a heading and HTML, without rows that are said elsewhere."""
-    if isinstance(record, Inspection):
-        yield from () if record.memory is None else _sections(record.memory, said)
-        yield from _sections(record.summary, said)
-        yield from () if record.graph is None else _sections(record.graph, said)
-    elif isinstance(record, DataflowGraph):
-        yield "Dataflow", html_fragment(record)
-    elif isinstance(record, Summary):
-        yield "Parameters", icicle_svg(drawing.parameters_icicle(record))
-        if record.flops and sum(record.flops_of([""])):
-            yield "Operations", icicle_svg(drawing.operations_icicle(record))
-        yield "Modules", _rows(record, said)
-    elif isinstance(record, Fits):
-        yield "Memory, and where it fits", _rows(record, said)
-        yield from _memory_sections(record.shown)
-    elif isinstance(record, Estimate):
-        yield "Memory", _rows(record, said)
-        yield from _memory_sections(record)
-    elif isinstance(record, OnPage):
-        yield from record.sections
-        yield "Details", _html_of(record.rows, said)
-    else:  # a plan, and the memory of the ranks that hold the most
-        yield from plan_sections(record)
-        yield "Plan", _rows(record, said)
-        yield from _memory_sections(record.estimate)
-        yield from code_section(record) if hasattr(record, "code") else ()
-
-
-def _rows(record: Any, said: set[str]) -> str:
-    """The rows of a record without what the page says elsewhere: headline, verdict, code."""
-    return _html_of(shown(record), said)
-
-
-def _html_of(shown_blocks: list[Any], said: set[str]) -> str:
+def _body(found: str | Iterable[Block], said: Sequence[Any], has_step: bool) -> str:
+    """A section's HTML; of rows those that are not said elsewhere, without headline and code."""
+    if isinstance(found, str):
+        return found
     blocks = (
-        block._replace(rows=[r for r in block.rows if r.name not in said], heading="", code="")
-        for block in shown_blocks
+        block._replace(
+            rows=[
+                row
+                for row in block.rows
+                if row not in said and not (has_step and row.name == _RULE_OF_THUMB)
+            ],
+            heading="",
+            code="",
+        )
+        for block in found
     )
     return blocks_html(block for block in blocks if block.rows or block.note)
 
 
-def _memory_sections(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    yield "Memory over time", curve_svg(drawing.memory_curve(estimate))
-    yield "Memory at the peak", icicle_svg(drawing.peak_icicle(estimate))
+@on_page.register
+def _(found: Summary) -> list[OnPage]:
+    size = found.tree.size
+    cards = {"parameters": count_text(size.num_parameters)}
+    if found.active is not None:
+        cards["active"] = count_text(found.active.num_parameters)
+    cards["weights"] = compared_bytes(size.parameter_bytes)
+    sections: list[tuple[str, Any]] = [("Parameters", icicle_svg(drawing.parameters_icicle(found)))]
+    if found.flops and sum(found.flops_of([""])):
+        sections.append(("Operations", icicle_svg(drawing.operations_icicle(found))))
+    sections.append(("Modules", shown(found)))
+    return [OnPage(found.tree.class_name, Row("", (headline(found),)), cards, sections)]
+
+
+@on_page.register
+def _(found: Inspection) -> list[OnPage]:
+    parts = (found.summary, found.memory, found.graph)
+    return [page for part in parts if part is not None for page in on_page(part)]
+
+
+@on_page.register
+def _(found: DataflowGraph) -> list[OnPage]:
+    return [OnPage(found.class_name, None, {}, [("Dataflow", html_fragment(found))])]
+
+
+@on_page.register
+def _(found: Estimate) -> list[OnPage]:
+    blocks, cards = shown(found), key_figures(found, verdict_on(found))
+    sections = [("Memory", blocks), *memory_sections(found)]
+    return [OnPage(found.class_name, answer_in(blocks), cards, sections)]
+
+
+@on_page.register
+def _(found: Fits) -> list[OnPage]:
+    blocks, cards = shown(found), key_figures(found.shown, found.shown_fit)
+    if len(found) == 1:
+        cards[f"max {found[0].vary}"] = largest_text(found[0])
+    sections = [("Memory, and where it fits", blocks), *memory_sections(found.shown)]
+    return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]
+
+
+def answer_in(blocks: Sequence[Block]) -> Row | None:
+    """The first row, if it is a verdict."""
+    first: Row = blocks[0].rows[0]
+    return first if first.emphasis == VERDICT else None
+
+
+def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
+    """The key figures of an Estimate, or of a Plan."""
+    held, untimed = step.peak.by_category.get("activations"), why_untimed(step.gpu)
+    cards = {} if step.gpu is None else {"GPU": step.gpu.name.removeprefix("NVIDIA ")}
+    cards["peak"] = compared_bytes(step.peak_bytes)
+    cards["reserved"] = compared_bytes(fit.peak_reserved_bytes) if fit else ""
+    cards["activations at the peak"] = bytes_text(held) if held else ""
+    if step.step_seconds is not None:
+        cards["step time"] = seconds_text(step.step_seconds)
+    elif step.schedule is not None:
+        cards["step time, at least"] = seconds_text(step.schedule.seconds)
+    else:
+        cards["step time"] = untimed
+    return cards
+
+
+def memory_sections(estimate: Estimate) -> list[tuple[str, Any]]:
+    """The memory of a step over time, and of modules at its peak."""
+    return [
+        ("Memory over time", curve_svg(drawing.memory_curve(estimate))),
+        ("Memory at the peak", icicle_svg(drawing.peak_icicle(estimate))),
+    ]

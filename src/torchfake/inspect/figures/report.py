@@ -15,13 +15,9 @@ from torch import nn
 
 from torchfake._files.disk import write_whole
 from torchfake.errors import InputsError
-from torchfake.inspect.dataflow.model_graph import DataflowGraph, graph_of
-from torchfake.inspect.inspection import Inspection
+from torchfake.inspect.dataflow.model_graph import graph_of
 from torchfake.inspect.memory.estimate import estimate
-from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fits
-from torchfake.inspect.records.record import OnPage, on_page
-from torchfake.inspect.summary import Summary, summary
+from torchfake.inspect.summary import summary
 
 
 def report(*found: Any, **options: Any) -> Path:
@@ -64,11 +60,6 @@ def _records(given: list[Any], options: dict[str, Any]) -> list[Any]:
     if options:
         given_names = ", ".join(f"{name}=" for name in options)
         raise InputsError(f"{given_names}: options are for a module, not for results")
-    given = [on_page(record) or record for record in given]
-    for record in given:
-        is_known = isinstance(record, (Summary, Estimate, Fits, Inspection, DataflowGraph, OnPage))
-        if not is_known and not isinstance(getattr(record, "estimate", None), Estimate):
-            raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
     return given
 
 

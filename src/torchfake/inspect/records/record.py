@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchfake.errors import MissingExtraError
+from torchfake.errors import InputsError, MissingExtraError
 
 
 class Record:
@@ -109,20 +109,23 @@ def drawn_as(record: Any, form: str) -> str:
 
 
 class OnPage(NamedTuple):
-    """What a page shows of a record."""
+    """What a page shows of a record: its answer, its key figures, and sections."""
 
     title: str
-    verdict: str  # "yes", "tight", "no", or ""
-    sentence: str  # the answer
+    answer: Any  # the row that answers; None if there is none
     cards: dict[str, str]  # key figures, by name
-    sections: list[tuple[str, str]]  # headings and HTML
-    rows: list[Any]  # the blocks of rows
+    sections: list[tuple[str, Any]]  # headings, each with HTML or blocks of rows
+    verdict: str = ""  # "yes", "tight" or "no", if the answer does not begin with it
 
 
 @singledispatch
-def on_page(record: Any) -> OnPage | None:
-    """What a page shows of a record of a package above ``figures``; None for other records."""
-    return None
+def on_page(record: Any) -> list[OnPage]:
+    """What a page shows of a record; of one with several parts, of each.
+
+    Raises:
+        InputsError: if pages do not show this kind of record.
+    """
+    raise InputsError(f"a {type(record).__name__} cannot be reported: give results")
 
 
 def register_on_first_use(function: Any, kind: type, module: str) -> None:

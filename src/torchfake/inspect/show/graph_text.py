@@ -12,7 +12,7 @@ from torchfake.inspect.dataflow.model_graph import DataflowGraph, GraphEdge, Gra
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.tensor_specs import TensorSpec
 from torchfake.inspect.records.units import bytes_text
-from torchfake.inspect.show.rows import SHAPE, Block, Column, Row, as_lines, under
+from torchfake.inspect.show.rows import SHAPE, Block, Column, Row, as_lines
 
 _COLUMNS = (
     Column("node"),
@@ -27,7 +27,7 @@ _COLUMNS = (
 @shown.register
 def _(found: DataflowGraph, *, depth: int | None = None) -> list[Block]:
     table = Block([*_rows(found, None, 0, Labels(found))], _COLUMNS)
-    return [table, *[as_lines(under("answered", found.answers))] * bool(found.answers)]
+    return [table, *[as_lines([("answered", found.answers)])] * bool(found.answers)]
 
 
 def _rows(graph: DataflowGraph, parent: int | None, level: int, labels: Labels) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from torchfake.inspect.contents.schemes import SCHEMES
 from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, main_dtype
-from torchfake.inspect.show.rows import Line, under
+from torchfake.inspect.show.rows import Line
 from torchfake.inspect.show.verdict import in_part
 from torchfake.inspect.summary import Summary
 
@@ -66,7 +66,7 @@ def training_lines(summary: Summary) -> list[Line]:
     return [("training", f"AdamW in mixed precision holds {states}, before activations")]
 
 
-def next_lines(summary: Summary, target: Sequence[str], options: Sequence[str]) -> list[Line]:
+def next_commands(summary: Summary, target: Sequence[str], options: Sequence[str]) -> list[str]:
     """Commands that give the memory of a step; none for a model that fits on any GPU.
 
     Args:
@@ -82,7 +82,7 @@ def next_lines(summary: Summary, target: Sequence[str], options: Sequence[str]) 
     if number > 1:
         on = ["--gpus", str(number), "--gpu", SEVERAL_OF]
         commands.append(["torchfake", "plan", *target, *on])
-    return under("next", map(shlex.join, commands))
+    return [*map(shlex.join, commands)]
 
 
 def training_bytes(summary: Summary) -> int:

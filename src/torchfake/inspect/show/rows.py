@@ -108,29 +108,27 @@ def table(items: Iterable[Any], columns: Sequence[Column], note: str = "") -> Bl
     return Block(rows, columns, note=note)
 
 
-Line = tuple[str, str]
-"""A name, which two spaces indent, and a text."""
+Line = tuple[str, Any]
+"""A name, which two spaces indent, and what is said: a text, several, or nothing."""
 
 
 def as_lines(found: Iterable[Line], bars: Mapping[str, float] | None = None) -> Block:
     """A block of lines; the one that is named "fits" begins with its verdict.
 
     Args:
-        found: the lines.
+        found: the lines. Of several texts each has a row, the first one the name; a line that says
+            nothing has none.
         bars: shares of the whole, by category: they stand beside indented lines of that name.
     """
     rows = []
-    for line, text in found:
+    for line, said in found:
         name = line.lstrip()
         indent = (len(line) - len(name)) // 2
         bar = Bar(name, bars[name]) if bars and indent and name in bars else None
-        rows.append(Row(name, (text,), indent, VERDICT * (line == "fits"), bar))
+        texts = [said] if isinstance(said, str) else said or ()
+        for i, text in enumerate(filter(None, map(str, texts))):
+            rows.append(Row(name * (not i), (text,), indent, VERDICT * (line == "fits"), bar))
     return Block(rows)
-
-
-def under(name: str, texts: Iterable[Any]) -> list[Line]:
-    """A line for each text, of which only the first has the name."""
-    return [("" if i else name, str(text)) for i, text in enumerate(texts)]
 
 
 def emphasized(text: str, emphasis: str) -> list[tuple[str, str]]:

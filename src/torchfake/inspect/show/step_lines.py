@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.inspect.arithmetic.uncounted import uncounted_lines, untimed_lines
+from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.contents.experts import Active
 from torchfake.inspect.contents.schemes import scheme_named
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
@@ -25,7 +25,7 @@ from torchfake.inspect.records.units import (
     seconds_text,
     short_name,
 )
-from torchfake.inspect.show.rows import Block, Line, as_lines, under
+from torchfake.inspect.show.rows import Block, Line, as_lines
 from torchfake.inspect.show.verdict import counted_text
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
@@ -55,30 +55,26 @@ def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
         scheme = scheme_named(found.step.weights)
         packing = f", packed as {scheme.packing}" if scheme.packing else ""
         yield "weights", f"{found.step.weights}: {scheme.library}{packing}"
-    if found.step.peft is not None:
-        yield "adapters", adapters_text(found.step.peft)
-    if found.loss is not None:
-        remedy = "which has none; example_inputs(..., labels=True) or loss= gives another one"
-        yield "loss", f"{found.loss}, {remedy}" if found.loss == SUM_OF_OUTPUT else found.loss
-    yield from (("warning", sentence) for sentence in found.counted.warnings)
+    yield "adapters", found.step.peft and adapters_text(found.step.peft)
+    remedy = ", which has none; example_inputs(..., labels=True) or loss= gives another one"
+    yield "loss", found.loss and found.loss + remedy * (found.loss == SUM_OF_OUTPUT)
+    yield "warning", found.counted.warnings
     yield "peak", _peak_text(found)
     yield from ((f"  {name}", bytes_text(n)) for name, n in found.peak.by_category.items())
     if found.active is not None:
         total = sum(p.numel() for p in found.subject.module.parameters())
         yield "parameters", f"{count_text(total)}, active {active_text(found.active)}"
     yield from _serving_lines(found)
-    if found.peak.line:
-        yield "line", found.peak.line
-    if found.peak_reserved_bytes is not None:
-        yield "reserved", _reserved_text(found, fit or verdict_on(found))
+    yield "line", found.peak.line
+    yield "reserved", _reserved_text(found, fit or verdict_on(found))
     if found.first_step_peak_bytes < found.peak_bytes:
         yield "first step", bytes_text(found.first_step_peak_bytes)
     yield from _sequence_lines(found)
     yield from _time_lines(found)
     yield from elsewhere_lines(found)
-    yield from uncounted_lines(found.uncounted)
-    yield from under("left out", found.left_out)
-    yield from under("answered", found.answers)
+    yield uncounted_line(found.uncounted)
+    yield "left out", found.left_out
+    yield "answered", found.answers
 
 
 def elsewhere_lines(found: Estimate) -> Iterator[Line]:
@@ -118,7 +114,9 @@ def _reserved_text(found: Estimate, fit: Fit | None) -> str:
     What the peak is less is shown, not ``fragmentation_bytes``: the allocator may reach the most
     reserved memory at a moment at which hardly any is allocated.
     """
-    reserved = found.peak_reserved_bytes or 0
+    reserved = found.peak_reserved_bytes
+    if reserved is None:
+        return ""
     if fit is not None and fit.peak_reserved_bytes != reserved:
         within = f"{compared_bytes(fit.peak_reserved_bytes)} by the caching allocator"
         return f"{within}, {bytes_text(reserved)} where there is room"
@@ -129,8 +127,8 @@ def _reserved_text(found: Estimate, fit: Fit | None) -> str:
 
 def _peak_text(found: Estimate) -> str:
     peak, size = found.peak, bytes_text if found.gpu is None else compared_bytes
-    where = [f"in {peak.module}"] * bool(peak.module) + [peak.op] * bool(peak.op)
-    return ", ".join([f"{size(peak.num_bytes)} {phase_text(peak.phase)}", *where])
+    where = f", in {peak.module}" if peak.module else ""
+    return f"{size(peak.num_bytes)} {phase_text(peak.phase)}{where}{peak.op and f', {peak.op}'}"
 
 
 def _serving_lines(found: Estimate) -> Iterator[Line]:
@@ -143,9 +141,12 @@ def _serving_lines(found: Estimate) -> Iterator[Line]:
     yield "serves", f"{number_text(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
     per_token = bytes_text(round(cache.bytes_per_token))
-    yield "cache", f"{compared_bytes(cache.num_bytes)}, {per_token} per token, {cache.name}{dtype}"
-    for kind, (count, size) in cache.by_kind.items():
-        yield "", f"{number_text(count, 'layer')}, {kind}: {bytes_text(size)}"
+    all_layers = f"{compared_bytes(cache.num_bytes)}, {per_token} per token, {cache.name}{dtype}"
+    by_kind = (
+        f"{number_text(count, 'layer')}, {kind}: {bytes_text(size)}"
+        for kind, (count, size) in cache.by_kind.items()
+    )
+    yield "cache", (all_layers, *by_kind)
 
 
 def _time_lines(found: Estimate) -> Iterator[Line]:
@@ -163,7 +164,7 @@ def _time_lines(found: Estimate) -> Iterator[Line]:
     elif (schedule := found.schedule) is not None:
         seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
         yield "step time", f"{seconds} on {found.gpu.name}"
-        yield from (*untimed_lines(schedule.untimed), error)
+        yield from (untimed_line(schedule.untimed), error)
         yield from _bound_lines(found, schedule)
         yield from _faster_lines(schedule, found.gpu)
 

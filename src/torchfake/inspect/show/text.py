@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchfake.inspect.arithmetic.uncounted import uncounted_lines
+from torchfake.inspect.arithmetic.uncounted import uncounted_line
 from torchfake.inspect.check import Checked
 from torchfake.inspect.contents.diff import Diff
 from torchfake.inspect.contents.weights import Weights
@@ -27,8 +27,8 @@ from torchfake.inspect.records.units import (
     operations_unit,
     rounded_text,
 )
-from torchfake.inspect.show.headline import headline, next_lines, training_lines
-from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table, under
+from torchfake.inspect.show.headline import headline, next_commands, training_lines
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
 from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
@@ -44,8 +44,7 @@ def totals(summary: Summary) -> Iterator[Line]:
     """The lines under a summary's table, each a name and a text."""
     size = summary.tree.size
     yield "parameters", f"{rounded_text(size.num_parameters)}, {bytes_text(size.parameter_bytes)}"
-    if summary.active is not None:
-        yield "active", active_text(summary.active)
+    yield "active", summary.active and active_text(summary.active)
     if size.num_frozen:
         yield "trainable", rounded_text(size.num_trainable)
         yield "frozen", rounded_text(size.num_frozen)
@@ -63,7 +62,7 @@ def totals(summary: Summary) -> Iterator[Line]:
     if flops.recomputed:
         yield f"hardware {unit}", f"{flops_text(flops.hardware)}, recomputation included"
         yield f"model {unit}", f"{flops_text(flops.model)}, without recomputation"
-    yield from uncounted_lines(summary.uncounted)
+    yield uncounted_line(summary.uncounted)
 
 
 def costs(inspection: Inspection) -> Iterator[Line]:
@@ -82,7 +81,7 @@ def costs(inspection: Inspection) -> Iterator[Line]:
     yield from (("note", note) for note in inspection.notes)
     if inspection.has_inputs and not is_run:
         target = inspection.target, *inspection.config_words
-        yield from next_lines(summary, target, inspection.option_words)
+        yield "next", next_commands(summary, target, inspection.option_words)
 
 
 def quantized_lines(found: Weights | None) -> Iterator[Line]:
@@ -103,9 +102,8 @@ def _(found: Weights, *, depth: int | None = None) -> list[Block]:
     about = quantized_lines(found)
     if not found.fits:
         return [as_lines(about)]
-    refused = [each.gpu for each in found.fits if each.is_refused]
-    why = f"{', '.join(refused)}: the library's kernels do not run there"
-    not_on = [("not on", why)] if refused else []
+    refused = ", ".join(each.gpu for each in found.fits if each.is_refused)
+    why = f"{refused}: the library's kernels do not run there"
     columns = (
         Column("GPU", "gpu"),
         _bytes("memory", "total_bytes"),
@@ -114,7 +112,7 @@ def _(found: Weights, *, depth: int | None = None) -> list[Block]:
         _FITS,
     )
     note = "The model was not run: activations, caches and optimizer states are not included."
-    answer = as_lines([("fits", weights_verdict(found)), *not_on, *about])
+    answer = as_lines([("fits", weights_verdict(found)), ("not on", refused and why), *about])
     return [answer, table(found.fits, columns), Block(note=note)]
 
 
@@ -135,7 +133,7 @@ def _shares(by_name: dict[str, tuple[int, int]]) -> str:
 
 @shown.register
 def _(found: Summary, *, depth: int | None = None) -> list[Block]:
-    lines = *totals(found), *training_lines(found), *under("answered", found.answers)
+    lines = *totals(found), *training_lines(found), ("answered", found.answers)
     return [Block(heading=headline(found)), *tree_blocks(found, depth), as_lines(lines)]
 
 
@@ -180,7 +178,7 @@ def _(found: Checked, *, depth: int | None = None) -> list[Block]:
         for side, specs in (("input", found.inputs), ("output", found.output))
         for name, text in to_lines(specs)
     ]
-    return [as_lines(lines + under("answered", found.answers))]
+    return [as_lines([*lines, ("answered", found.answers)])]
 
 
 @shown.register
@@ -205,5 +203,4 @@ def verdict_lines(found: Estimate | Fits) -> list[Line]:
     is_of_mesh = found.mesh is not None
     verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh, refused=found.refused)
     refused = [(f"not on {gpu}", why) for gpu, why in found.refused.items()]
-    mesh = [] if found.mesh is None else [("mesh", found.mesh)]
-    return [("fits", verdict), *refused, *mesh, *under("next", found.next_commands)]
+    return [("fits", verdict), *refused, ("mesh", found.mesh), ("next", found.next_commands)]

@@ -146,12 +146,14 @@ def _batch(estimate: Estimate) -> str:
     counted, per_gpu = estimate.counted, " per GPU" if estimate.gpu is not None else ""
     if counted.batch is None:
         return ""
-    text = f"batch {counted.batch:,}{per_gpu}"
-    if counted.global_batch is None:
-        return text
-    number = counted.micro_batches
-    made_of = f" ({number:,} micro-batches)" if number > 1 else ""
-    return f"{text}, global batch {counted.global_batch:,}{made_of}"
+    own = f"batch {counted.batch:,}{per_gpu}"
+    return f"{own}{global_batch_text(counted.global_batch, counted.micro_batches)}"
+
+
+def global_batch_text(size: int | None, micro_batches: int) -> str:
+    """``, global batch 32 (4 micro-batches)``; "" if there is none."""
+    made_of = f" ({micro_batches:,} micro-batches)" if micro_batches > 1 else ""
+    return "" if size is None else f", global batch {size:,}{made_of}"
 
 
 def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str]:

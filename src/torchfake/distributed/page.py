@@ -1,7 +1,7 @@
-"""The sections of a plan's page: the mesh, the memory of each rank, the step over time, the code.
+"""What a page shows of plans: the mesh, the memory of each rank, the step over time, the code.
 
-Input: a Plan or TargetPlan, whose package is above this one. Output: headings and HTML.
-Invariant: kinds of rank are drawn in the order of their first ranks; text is escaped.
+Input: a Plan, a TargetPlan or a Search. Output: headings and HTML. Invariant: kinds of rank are
+drawn in the order of their first ranks; text is escaped; tables are those of the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from torchfake.distributed.plan import Plan
+from torchfake.distributed.search.search import Search
+from torchfake.distributed.target_plans.target_plan import TargetPlan
+from torchfake.distributed.text import ranks_text
 from torchfake.inspect.figures.html import COLORS, escape
+from torchfake.inspect.figures.page import answer_in, key_figures, memory_sections
+from torchfake.inspect.records.record import OnPage, on_page, shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 from torchfake.inspect.timing.schedule import Schedule
@@ -28,21 +34,60 @@ _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 """The colours of messages along each axis of the mesh."""
 
 
-def plan_sections(found: Any) -> Iterator[tuple[str, str]]:
-    """The sections of a plan, each a heading and HTML."""
-    plan = getattr(found, "plan", found)
+@on_page.register
+def _(found: Plan) -> list[OnPage]:
+    return [_on_page(found, found)]
+
+
+@on_page.register
+def _(found: TargetPlan) -> list[OnPage]:
+    return [_on_page(found, found.plan, found.code)]
+
+
+@on_page.register
+def _(found: Search) -> list[OnPage]:
+    answers, layouts, *_ = shown(found)
+    tried = {"layouts tried": f"{len(found.rows):,}"}
+    best = found.fastest or found.cheapest
+    sections: list[tuple[str, Any]] = [("Layouts", [layouts])] if layouts.rows else []
+    about = [("Details", [answers])]
+    if best is None:
+        return [OnPage(found.target, answers.rows[0], tried, sections + about, "no")]
+    (page,) = on_page(best)
+    return [
+        page._replace(
+            answer=answers.rows[0],
+            cards=page.cards | tried,
+            sections=[*sections, *page.sections, *about],
+            verdict=found.verdict,
+        )
+    ]
+
+
+def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
+    blocks = shown(found)
+    return OnPage(
+        plan.class_name,
+        answer_in(blocks),
+        key_figures(plan, plan.fit),
+        [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(code)],
+    )
+
+
+def _sections(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """The figures of a plan, each with its heading."""
     yield "Ranks", _mesh(plan) + _memory(plan)
     if any(schedule is not None for schedule in plan.schedules):
         yield "Computation and communication over time", _timeline(plan)
 
 
-def code_section(found: Any) -> Iterator[tuple[str, str]]:
-    """The section with the code of the layout."""
-    code = escape(found.code.rstrip())
-    yield "Code of this layout", f'<pre tabindex="0"><code>{code}</code></pre>'
+def _code(code: str) -> Iterator[tuple[str, Any]]:
+    if code:
+        text = f'<pre tabindex="0"><code>{escape(code.rstrip())}</code></pre>'
+        yield "Code of this layout", text
 
 
-def _mesh(plan: Any) -> str:
+def _mesh(plan: Plan) -> str:
     """The ranks as a grid, a row for each node, each filled up to its peak."""
     layout, limit = plan.layout, _limit(plan)
     per_node = GPUS_PER_NODE if plan.links is None else plan.links.gpus_per_node
@@ -71,12 +116,12 @@ def _cell(rank: int, place: str, peak: int, limit: int) -> str:
     return f'<td style="--share:{share:.0f}%" title="{about}"><b>{rank}</b>{lines}</td>'
 
 
-def _limit(plan: Any) -> int:
+def _limit(plan: Plan) -> int:
     """The memory that a full rank would hold."""
     return int(plan.peak_bytes if plan.fit is None else plan.fit.usable_bytes)
 
 
-def _memory(plan: Any) -> str:
+def _memory(plan: Plan) -> str:
     """A bar for each kind of rank, of the categories that it holds at its peak."""
     scale = max(_limit(plan), plan.peak_bytes, 1)
     rows, used = [], dict[str, None]()
@@ -92,7 +137,7 @@ def _memory(plan: Any) -> str:
     return f"<h3>Memory at the peak of each rank</h3>{_bars(rows)}{_legend(used, COLORS)}"
 
 
-def _timeline(plan: Any) -> str:
+def _timeline(plan: Plan) -> str:
     """Two lanes for each kind of rank: when it computes, and when it sends or receives."""
     pairs = zip(plan.by_ranks[:MAX_KINDS], plan.schedules, strict=False)
     known = [(kind, schedule) for kind, schedule in pairs if schedule is not None]
@@ -103,7 +148,11 @@ def _timeline(plan: Any) -> str:
     for kind, schedule in known:
         busy = schedule.computing_seconds / seconds
         rows.append(
-            (_ranks(kind.ranks), _lane(schedule, seconds, {}), f"computes {100 * busy:.0f} %")
+            (
+                _ranks(kind.ranks),
+                _lane(schedule, seconds, {}),
+                f"computes {100 * busy:.0f} %",
+            )
         )
         if colors:
             exposed = schedule.exposed_seconds / seconds
@@ -158,9 +207,4 @@ def _legend(names: Any, colors: dict[str, str]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Some ranks in order, as text."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return f"{len(ranks)} ranks, such as {ranks[0]}"
+    return f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"

@@ -8,7 +8,8 @@ NVIDIA NIM 1.8.0, "Performance" of its documentation of LLMs. vLLM, nightly benc
 Memory: what vLLM logged in vllm-project/vllm#10517, #6746, #10511, #13061 and #21348, in GiB.
 
 Rows of times whose text has an even CRC-32 are those that the constants of an engine were chosen
-on; the others were only compared. Further rows, and how they are divided, are in ``serving_more``.
+on; the others were only compared. Further rows, and how they are divided, are in ``serving_more`` and
+``serving_first``.
 The constants of memory are those of the logs of #10517 and #10511.
 
 TensorRT-LLM stores keys and values in fp8 where weights are narrow, and so do NVIDIA's checkpoints.
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.published.run import error_bar
+from tests.published.serving_first import FIRST
 from tests.published.serving_more import MORE
 from tests.published.serving_rows import (
     On,
@@ -88,6 +90,7 @@ ROWS = [
     *seen_by_users(_NIM, 25, Request(5000, 500), 688.7, 38.75, 623.4),
     whole_batch(On("Llama 3 70B", "h200-141gb", 4), 8, Request(32, 128), 2077.5),
     *MORE,
+    *FIRST,
     memory_row(_RTX, "weights", 14.99, weights),
     memory_row(_RTX, "weights and the peak of a pass", 17.06, peak, was_read=True),
     memory_row(_RTX, "cache", 3.81, cache_left, was_read=True),

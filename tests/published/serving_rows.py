@@ -192,6 +192,20 @@ def each_token(on: On, users: int, request: Request, published: float) -> Row:
     return Row("users", setting, published, "ms", milliseconds)
 
 
+def first_token_of_users(on: On, users: int, request: Request, published: float) -> Row:
+    """Milliseconds to the first token of each of so many users."""
+
+    def milliseconds(engine: Engine | None) -> float:
+        server = on.server(engine)
+        serve = replace(
+            server.serve, context=request.prompt + request.answer, prompt=request.prompt
+        )
+        return replace(server, serve=serve).with_users(users).first_token_seconds * 1e3
+
+    setting = f"{on.text}, {users} x {request.prompt} + {request.answer}, first token"
+    return Row("users", setting, published, "ms", milliseconds)
+
+
 def whole_batch(on: On, batch: int, request: Request, published: float) -> Row:
     def milliseconds(engine: Engine | None) -> float:
         time_of = on.server(engine).time_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.published.serving_models import MODELS
-from tests.published.serving_queue import Queue
+from tests.published.serving_bench import queue_of
 from torchfake.distributed import serve
 from torchfake.distributed.passes.capacity import cache_bytes, most_users
 from torchfake.distributed.passes.engines import ENGINES, Engine
@@ -131,35 +131,14 @@ def first_token(on: On, prompt: int, published: float) -> Row:
     return Row("first", f"{on.text}, first token of {prompt}", published, "ms", milliseconds)
 
 
-_FREE = 0.925
-"""The share of what weights and activations leave free that TensorRT-LLM gives to the cache: the
-page says 0.90 to 0.95."""
-
-
-def _unwindowed(work: RankWork) -> RankWork:
-    """TensorRT-LLM caches whole sequences of layers with windows, unless it is told the windows."""
-
-    def whole(layer: LayerWork) -> LayerWork:
-        return replace(layer, pages=tuple(replace(page, window=None) for page in layer.pages))
-
-    return replace(work, layers=tuple(map(whole, work.layers)))
-
-
-_SEQUENCES = 2048
-"""Sequences of a pass, by default in TensorRT-LLM. It begins a request if there is memory for all
-of its tokens (``GUARANTEED_NO_EVICT``)."""
-
-
 def full_load(on: On, prompt: int, answer: int, published: float, number: int = 3000) -> Row:
-    """So many requests that are all there at the beginning, until the last one ends."""
+    """So many requests that are all there at the beginning, until the last one ends, as
+    ``trtllm-bench throughput`` runs them.
+    """
 
     def tokens(engine: Engine | None) -> float:
-        server = replace(on.server(engine), utilization=1.0)
-        serve = replace(server.serve, context=prompt + answer, prompt=prompt)
-        room = most_users(_unwindowed(server.work), serve, round(server.memory.cache * _FREE))
-        users = min(room, _SEQUENCES) * on.ep
-        queue = Queue(server.time_of, users, Request(prompt, answer), on.pass_tokens * on.ep)
-        return number * answer / queue.seconds_of(number)
+        request = Request(prompt, answer)
+        return number * answer / queue_of(on.server(engine), on, request).seconds_of(number)
 
     setting = f"{on.text}, full load of {prompt} + {answer}"
     subject = on.model, prompt, answer, "full load"

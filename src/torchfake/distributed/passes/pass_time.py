@@ -18,7 +18,15 @@ from statistics import NormalDist
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.engines import Engine
-from torchfake.distributed.passes.formats import FP4, MODEL, Format, is_quantized, rate_of
+from torchfake.distributed.passes.formats import (
+    FP4,
+    FP8,
+    INT8,
+    MODEL,
+    Format,
+    is_quantized,
+    rate_of,
+)
 from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.inspect.arithmetic.matrices import Product
 from torchfake.inspect.serving.blocks import Page
@@ -135,23 +143,28 @@ def seconds_of_pass(work: RankWork, load: Load, machine: Machine) -> PassTime:
     """The time of one pass of a rank."""
     counts = Counter(map(id, work.parts))
     unique = {id(part): part for part in work.parts}
-    engine = machine.engine
-    whole = PassTime(host=engine.step_seconds + engine.sequence_seconds * load.sequences)
+    whole = PassTime()
     for key, number in counts.items():
         whole += _layer(work, unique[key], load, machine).times(number)
-    return whole + PassTime(host=max(_launching(work, load, machine) - whole.seconds, 0.0))
+    beyond = max(_of_host(work, load, machine) - whole.seconds, 0.0)
+    return whole + PassTime(host=machine.engine.step_seconds + beyond)
 
 
-def _launching(work: RankWork, load: Load, machine: Machine) -> float:
-    """Seconds of the host to launch a pass, while the GPU computes."""
-    if machine.engine.is_eager:
+def _of_host(work: RankWork, load: Load, machine: Machine) -> float:
+    """Seconds of the host, while the GPU computes: it launches the pass, and looks at the tokens of
+    the last one (the overlap scheduler of TensorRT-LLM and SGLang, asynchronous scheduling in vLLM,
+    each by default).
+    """
+    engine = machine.engine
+    if engine.is_eager:
         return LAUNCH_SECONDS * sum(part.launches for part in work.parts)
-    return machine.engine.launch_seconds * len(work.layers) if load.prompt_tokens else 0.0
+    launching = engine.launch_seconds * len(work.layers) if load.prompt_tokens else 0.0
+    return launching + engine.sequence_seconds * load.sequences
 
 
 def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> PassTime:
     bandwidth = machine.hardware.memory_bytes
-    found, of_all = PassTime(), load
+    found, of_all, sent = PassTime(), load, layer.sent
     load = load.busiest(work.pass_tokens)
     for multiplied in layer.products:
         is_shared = multiplied.ranks > 1  # by the tokens of all ranks
@@ -163,7 +176,7 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
     return found + PassTime(
         compute=inner + _attention(layer, load, peak, machine),
         activations=moved / (bandwidth * machine.shares.memory),
-        communication=sum(_message(sent, load, machine) for sent in layer.sent),
+        communication=sum(_message(_as_engines(s, work, machine), load, machine) for s in sent),
         kernels=machine.engine.kernel_seconds * (layer.launches - len(layer.sent)),
     )
 
@@ -292,6 +305,26 @@ def _cache_bytes(pages: tuple[Page, ...], load: Load) -> float:
         found += load.users * (page.token_bytes * length + 2 * page.state_bytes)
         found += load.prompt_tokens * page.token_bytes
     return found
+
+
+_VALUE_BITS = {FP8: 8, INT8: 8, FP4: 4.5}
+"""Bits of a value, with scales, that is sent to experts of narrow operands."""
+
+
+def _as_engines(sent: Sent, work: RankWork, machine: Machine) -> Sent:
+    """What engines send instead of a copy of each token for each of its experts: one to each rank
+    at most (TensorRT-LLM and vLLM gather all tokens, and add up results by a reduce-scatter), there
+    in the dtype of the products (DeepSeek-V3, section 3.3.3), back in the model's.
+    """
+    copies = sent.token_bytes / max(work.hidden_size * work.dtype.itemsize, 1)
+    if sent.collective != "all_to_all" or copies < 1:
+        return sent
+    stored = machine.weights
+    operands = MODEL if stored is None else stored.operands_on(machine.gpu)
+    model = 8 * work.dtype.itemsize
+    bits = (_VALUE_BITS.get(operands, model) + model) / 2  # on average, there and back
+    share = min(sent.group_size / copies, 1.0) * bits / model
+    return replace(sent, token_bytes=sent.token_bytes * share)
 
 
 def _message(sent: Sent, load: Load, machine: Machine) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -18,12 +19,17 @@ from tests.distributed.serving.families import (
     qwen2_vl,
     qwen3_moe,
 )
+from tests.distributed.parallelize.token_layouts import routed
 from torchfake._core import gpu_profiles
 from torchfake.distributed import Strategy
 from torchfake.distributed.layout import layout_of
 from torchfake.distributed.passes.rank_record import RankWork
 from torchfake.distributed.passes.rank_work import rank_work
+from torchfake.distributed.ranks.mailboxes import Mailboxes
+from torchfake.distributed.ranks.run_rank import Job, run_rank
+from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.serve import Serve
+from torchfake.inspect.steps.step import serving_step, step_of
 
 SERVE = Serve(64, users=4, prompt=16, prefill=64)
 H100 = "h100-80gb"
@@ -41,6 +47,12 @@ class Served(NamedTuple):
 
     def model(self) -> nn.Module:
         return self.build().to(torch.bfloat16)
+
+    def routed(self) -> nn.Module:
+        """The model; its experts, if it has any, get equally many tokens, as in a plan."""
+        model: Any = self.model()
+        has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        return routed(lambda: model) if has_experts else model
 
 
 SERVED = {
@@ -69,6 +81,26 @@ def work_of(name: str, *, is_whole: bool = False) -> RankWork:
     """What the first rank of a served family does."""
     served = SERVED[name]
     return work(served.model, served.strategy, is_whole=is_whole)
+
+
+@cache
+def activations_on_cpu(name: str) -> int:
+    """Bytes at the peak of the pass over prompts that are neither weights nor the pool of the
+    cache, of all layers of the first rank, on the CPU, whose operators a real process can count.
+    """
+    served, device = SERVED[name], torch.device("cpu")
+    step = step_of(Workload(nn.Module(), device=device), mode="inference")
+    step = serving_step(SERVE, replace(step, decodes=False), ())
+    mesh = layout_of(served.strategy.mesh_shape, served.strategy.mesh_dim_names)
+    job = Job(
+        served.routed, served.strategy, None, step, mesh, device, None,
+        answer="typical", routing="balanced", is_timed=False,
+    )  # fmt: skip
+    estimate = run_rank(job, 0, Mailboxes().of_rank(0)).estimate
+    assert estimate.cache is not None
+    sizes = estimate.peak.by_category
+    held = sizes["parameters"] + sizes.get("buffers", 0) + estimate.cache.num_bytes
+    return estimate.peak_bytes - held
 
 
 def work(

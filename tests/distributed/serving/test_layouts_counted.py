@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.serving.layouts import SERVED, work_of
+from tests.distributed.serving.layouts import SERVED, activations_on_cpu, work_of
 from tests.distributed.serving.worker_served import LENGTH, ROWS
 from tests.ranks import Launch, finished, once_per_session, run_launches
 
@@ -50,6 +50,13 @@ def test_every_rank_caches_the_bytes_that_were_counted(name: str, counted: Count
         assert [page.token_bytes for page in pages] == rank["token cached"]
         whole = [page.state_bytes + LENGTH * page.token_bytes for page in pages]
         assert whole == rank["cached"]
+
+
+@served
+def test_the_peak_of_a_pass_over_prompts_was_counted(name: str, counted: Counted) -> None:
+    """Of experts that get equally many tokens."""
+    for rank in counted(name):
+        assert activations_on_cpu(name) == rank["activations"]
 
 
 @served

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache
 
 from tests.distributed.serving.layouts import SERVED, Served
-from tests.distributed.worker_counted import Counting, sum_bytes
+from tests.distributed.worker_counted import Counting, locals_of, sum_bytes
+from torchfake.inspect.serving.blocks import cache_in_blocks
 
 ROWS, LENGTH = 4, 16  # as SERVE
 
@@ -49,6 +50,21 @@ def error_of(served: Served, mesh: Any) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
+def activations(served: Served, mesh: Any) -> int:
+    """Bytes at the peak of a pass over prompts whose keys and values a paged cache takes, beside
+    those of weights.
+    """
+    torch.manual_seed(0)
+    model = served.strategy(served.routed().eval(), mesh)
+    counting = Counting()
+    for tensor in locals_of([*model.parameters(), *model.buffers()]):
+        counting.saw(tensor.untyped_storage())
+    held = counting.num_bytes
+    with counting:
+        logits_of(model, cache_in_blocks(model), LENGTH)
+    return counting.peak_bytes - held
+
+
 def counted(served: Served) -> dict[str, Any]:
     strategy = served.strategy
     mesh = init_device_mesh("cpu", strategy.mesh_shape, mesh_dim_names=strategy.mesh_dim_names)
@@ -62,6 +78,7 @@ def counted(served: Served) -> dict[str, Any]:
         "buffers": sum_bytes(model.buffers()),
         "token cached": [(b - a) / ROWS for a, b in zip(few, many, strict=True)],
         "cached": [each / ROWS for each in few],
+        "activations": activations(served, mesh),
         "messages": counting.messages,
         "error": error,
     }

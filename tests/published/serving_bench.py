@@ -4,8 +4,7 @@ Input: a server, a model, lengths of requests. Output: a :class:`Queue`. Invaria
 those of the bench's own sources, whether or not they suit the model.
 
 The most requests and tokens of a pass are what tensorrt_llm/bench/build/tuning.py finds from the
-elements in the checkpoint's files, without a look at latent attention or at mxfp4; prompts are not
-divided (``enable_chunked_prefill`` is off, bench/benchmark/utils/general.py), and a request begins
+elements in the checkpoint's files, without a look at latent attention; prompts are not divided (``enable_chunked_prefill`` is off, bench/benchmark/utils/general.py), and a request begins
 if there is memory for all of its tokens (``GUARANTEED_NO_EVICT``). Passes that only decode are CUDA
 graphs of the batch sizes that the pages of figures name, to the next of which a batch is padded.
 """
@@ -33,12 +32,11 @@ _FREE = 0.925
 _ELEMENTS = {
     "Llama 3.1 8B": 8.03e9, "Llama 3.3 70B": 70.6e9, "Llama 3.1 405B": 405.9e9,
     "Qwen3-30B-A3B": 30.5e9, "Qwen3-235B-A22B": 235.1e9, "DeepSeek-R1": 684.5e9,
-    "gpt-oss-20b": 12e9, "gpt-oss-120b": 63e9,
 }  # fmt: skip
-"""Elements of the checkpoints; bytes with two values each of those in mxfp4 are one."""
+"""Values of the checkpoints."""
 
 _BYTES = {"fp8": 1.0, "fp8-block": 1.0, "nvfp4": 0.5}
-"""Bytes of an element by ``BYTES_PER_ELEM``; 2 of all others."""
+"""Bytes of an element by ``BYTES_PER_ELEM``, of the formats in ``TUNED_QUANTS``."""
 
 _SHRUNK = 0.5625
 """Elements in the files of a checkpoint in nvfp4 for each value: two share one, 16 a scale."""
@@ -49,18 +47,22 @@ _GB = 1024**3
 class Limits(NamedTuple):
     """What a rank runs in a pass, at most."""
 
-    sequences: int
-    tokens: int
+    sequences: int = 2048
+    tokens: int = 8192
 
 
 def limits(server: Server, on: Any, request: Request) -> Limits:
-    """What ``calc_engine_setting`` and ``get_settings`` choose."""
+    """What ``calc_engine_setting`` and ``get_settings`` choose; for other formats than those that
+    they know, defaults.
+    """
+    if on.weights not in _BYTES:
+        return Limits()
     config = _config(on.model)
     heads = max(on.num_gpus, config.num_key_value_heads)
     width = _width(on.model, config)
     token = 2 * config.num_hidden_layers * heads * width * (1 if on.cache == "fp8" else 2)
     shrunk = _SHRUNK if on.weights == "nvfp4" else 1.0
-    held = _ELEMENTS[on.model] * shrunk * _BYTES.get(on.weights, 2.0)
+    held = _ELEMENTS[on.model] * shrunk * _BYTES[on.weights]
     free = (server.machine.gpu.total_memory * on.num_gpus - held) * _FREE
     return tuned(free / (token * (request.prompt + request.answer)), request)
 
@@ -90,7 +92,7 @@ def queue_of(server: Server, on: Any, request: Request) -> Queue:
             own = load.users / on.ep
             padded = min(size for size in sizes if size >= min(own, most.sequences)) * on.ep
             load = replace(load, users=padded, context=load.context * load.users / padded)
-        return server.time_of(load)
+        return server.time_of(replace(load, is_even=True))
 
     return Queue(time_of, users * on.ep, request, most.tokens, on.ep)
 

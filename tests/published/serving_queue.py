@@ -13,7 +13,7 @@ from torchfake.distributed.passes.loads import Request, TimeOf
 from torchfake.distributed.passes.pass_time import Load
 
 
-_PARTS = 16
+_PARTS = 6
 """Passes that read prompts are taken together, until the users are as many parts more."""
 
 

@@ -95,6 +95,7 @@ class Row:
     num_gpus: int = 1
     was_read: bool = False  # a figure of memory that a constant was read from
     place: int | None = None  # in a list whose rows of odd places are held out
+    unlike: str = ""  # why the server was another one than is estimated: the row is no goal
 
     @property
     def kept_back(self) -> bool:

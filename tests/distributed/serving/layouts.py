@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tests.distributed.parallelize.token_layouts import routed
 from tests.distributed.serving.families import (
     bamba,
     deepseek,
@@ -19,7 +20,6 @@ from tests.distributed.serving.families import (
     qwen2_vl,
     qwen3_moe,
 )
-from tests.distributed.parallelize.token_layouts import routed
 from torchfake._core import gpu_profiles
 from torchfake.distributed import Strategy
 from torchfake.distributed.layout import layout_of

@@ -31,8 +31,8 @@ class Engine(NamedTuple):
     overlap: float  # the norm by which arithmetic and reading of a product add up: 1 is their sum
     launch_seconds: float  # of the host, for a layer of a pass over prompts, which is no graph
     kernel_seconds: float  # of starting and ending kernels, for each operator that they fuse
-    step_seconds: float  # of scheduling, sampling and sending tokens, for each pass
-    sequence_seconds: float  # of the same, for each sequence that yields a token
+    step_seconds: float  # of the host between passes, which wait for it
+    sequence_seconds: float  # of the host, for each sequence that yields a token, while GPUs work
     message_seconds: float  # of a message of no bytes
     link_share: float  # of the bandwidth of links
     is_eager: bool = False  # each operator of a layer is launched by itself, in every pass
@@ -45,15 +45,15 @@ ENGINES = {
             "engine",
             weights_share=0.92,
             cache_share=0.92,
-            products_share=1.05,
-            narrow_share=1.08,
+            products_share=1.04,
+            narrow_share=1.05,
             fp4_share=0.98,
             fused=0.35,
-            overlap=1.3,
-            launch_seconds=265e-6,
-            kernel_seconds=1.38e-6,
+            overlap=1.13,
+            launch_seconds=260e-6,
+            kernel_seconds=1.35e-6,
             step_seconds=0.2e-3,
-            sequence_seconds=10e-6,
+            sequence_seconds=30e-6,
             message_seconds=4e-6,
             link_share=0.95,
         ),

@@ -49,6 +49,7 @@ class Load:
     context: float = 0  # tokens in the cache of each of them
     is_alone: bool = False  # whether ranks that process other sequences have no tokens
     ranks: int = 1  # which process other sequences, with as many tokens each on average
+    is_even: bool = False  # whether each of them reads as many prompts, since some always wait
 
     @property
     def tokens(self) -> float:
@@ -65,7 +66,7 @@ class Load:
         """The tokens of the rank that reads most prompts, at most so many tokens of them; the other
         ranks wait for it, since prompts are not divided.
         """
-        if self.ranks < 2 or self.is_alone or not self.prompts:
+        if self.ranks < 2 or self.is_alone or self.is_even or not self.prompts:
             return self
         most_prompts = self.prompts * max(most / self.prompt_tokens, 1.0)
         prompts = max(_largest(self.prompts, self.ranks), min(self.prompts * self.ranks, 1.0))

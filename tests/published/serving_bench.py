@@ -4,9 +4,10 @@ Input: a server, a model, lengths of requests. Output: a :class:`Queue`. Invaria
 those of the bench's own sources, whether or not they suit the model.
 
 The most requests and tokens of a pass are what tensorrt_llm/bench/build/tuning.py finds from the
-elements in the checkpoint's files, without a look at latent attention; prompts are not divided (``enable_chunked_prefill`` is off, bench/benchmark/utils/general.py), and a request begins
-if there is memory for all of its tokens (``GUARANTEED_NO_EVICT``). Passes that only decode are CUDA
-graphs of the batch sizes that the pages of figures name, to the next of which a batch is padded.
+elements in the checkpoint's files, without a look at latent attention. Prompts are not divided
+(``enable_chunked_prefill`` is off, bench/benchmark/utils/general.py), and a request begins if there
+is memory for all of its tokens (``GUARANTEED_NO_EVICT``). Passes that only decode are CUDA graphs
+of the batch sizes that the pages of figures name, to the next of which a batch is padded.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ _BYTES = {"fp8": 1.0, "fp8-block": 1.0, "nvfp4": 0.5}
 
 _SHRUNK = 0.5625
 """Elements in the files of a checkpoint in nvfp4 for each value: two share one, 16 a scale."""
-
-_GB = 1024**3
 
 
 class Limits(NamedTuple):

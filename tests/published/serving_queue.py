@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from torchfake.distributed.passes.loads import Request, TimeOf
 from torchfake.distributed.passes.pass_time import Load
 
-
 _PARTS = 6
 """Passes that read prompts are taken together, until the users are as many parts more."""
 

@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.published.serving_models import MODELS
 from tests.published.serving_bench import queue_of
+from tests.published.serving_models import MODELS
 from torchfake.distributed import serve
-from torchfake.distributed.passes.capacity import cache_bytes, most_users
+from torchfake.distributed.passes.capacity import cache_bytes
 from torchfake.distributed.passes.engines import ENGINES, Engine
 from torchfake.distributed.passes.loads import Request, static_batch, steady
-from torchfake.distributed.passes.rank_record import LayerWork, RankWork
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 

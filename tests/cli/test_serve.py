@@ -48,7 +48,7 @@ def test_a_search_names_the_fewest_and_the_cheapest(run: Run) -> None:
     code, out, _ = run("serve", *SMALL, *LOAD, *options, "--weights", "bf16,fp8")
     assert code == 0
     assert out.startswith("fewest ")
-    assert "an hour" in out
+    assert "by the hour" in out
     assert "first token in 500 ms, each token in 50 ms" in out
 
 

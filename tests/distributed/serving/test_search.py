@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_weights_and_caches_that_were_asked_for_are_left_as_they_are() -> None:
 
 
 def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
-    assert str(found).splitlines()[0].startswith("fewest   1 x ")
+    assert str(found).splitlines()[0].startswith("fewest ")
 
 
 def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
@@ -162,13 +163,19 @@ def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
-    assert "an hour  least: 1 x a100-80gb" in str(found)
-    assert "an hour  least of GPUs with a price: " in str(searched(prices={"h100": 3}))
+    assert re.search(r"\ncheapest +by the hour( and by the token)?: 1 x a100-80gb", str(found))
+    some = str(searched(prices={"h100": 3}))
+    assert re.search(r"\ncheapest +by the hour.*, of GPUs with a price: ", some)
 
 
 def test_what_costs_least_is_not_said_twice() -> None:
     found = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3})
-    assert "an hour  least: the fewest GPUs" in str(found)
+    assert "\ncheapest  by the hour and by the token: the fewest GPUs\n" in str(found)
+
+
+def test_what_costs_least_by_the_token_is_said_where_it_is_another(found: ServingSearch) -> None:
+    is_another = found.cheapest is not found.least_hourly
+    assert is_another == bool(re.search(r"\n +by the token: ", str(found)))
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

@@ -179,6 +179,22 @@ def test_json_has_all_figures(plan: ServingPlan) -> None:
     assert found["memory"]["cache"] == plan.memory.cache
 
 
+def test_rates_of_each_gpu_are_shown_where_there_are_several(plan: ServingPlan) -> None:
+    two = served(gpus=2)
+    for words in ("tokens/s on each GPU", "each GPU  bound by"):
+        assert (words in str(plan), words in str(two)) == (False, True)
+    assert ("on each GPU" in plan._repr_html_(), "on each GPU" in two._repr_html_()) == (
+        False,
+        True,
+    )
+
+
+def test_json_has_the_rate_of_each_gpu_in_every_row() -> None:
+    data = served(gpus=2).to_dict()
+    for row in data["by_users"]:
+        assert row["tokens_per_second_per_gpu"] == row["tokens_per_second"] / 2
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [

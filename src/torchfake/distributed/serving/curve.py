@@ -34,12 +34,11 @@ class Point(NamedTuple):
 
 def points_of(found: ServingPlan) -> list[Point]:
     """The points of the curve, by the number of users."""
-    gpus = found.server.num_gpus
     return [
         Point(
             users,
             steady.tokens_per_second_per_user,
-            steady.tokens_per_second / gpus,
+            found.per_gpu(steady),
             steady.first_token_seconds,
         )
         for users, steady in found.by_users
@@ -128,12 +127,13 @@ def _(found: ServingPlan) -> list[OnPage]:
 def _cards(found: ServingPlan) -> dict[str, str]:
     """The key figures of a server."""
     gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
-    cards = {"GPUs": f"{found.server.axes.num_ranks:,} x {gpu}"}
+    cards = {"GPUs": f"{found.num_gpus:,} x {gpu}"}
     if found.steady is not None:
+        rate = "tokens/s on each GPU" if found.num_gpus > 1 else "tokens/s"
         cards |= {
             "first token": seconds_text(found.steady.first_token_seconds),
             "each token": seconds_text(found.steady.seconds),
-            "tokens/s on each GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
+            rate: f"{found.tokens_per_second_per_gpu:,.0f}",
         }
     return cards | {"users with full contexts": f"{found.most_users:,}"}
 

@@ -45,7 +45,7 @@ class Offer:
     @property
     def num_gpus(self) -> int:
         """GPUs of all replicas."""
-        return self.plan.server.axes.num_ranks
+        return self.plan.num_gpus
 
     @property
     def mesh(self) -> str:

@@ -188,7 +188,7 @@ def _meshes(numbers: Sequence[int], question: Question) -> Iterator[dict[str, in
 
 
 def _offer(name: str, plan: ServingPlan, limits: Limits, hourly: float | None) -> Offer:
-    whole = None if hourly is None else hourly * plan.server.axes.num_ranks
+    whole = None if hourly is None else hourly * plan.num_gpus
     return Offer(name, plan, limits.met_by(plan), _price(plan, hourly), whole)
 
 

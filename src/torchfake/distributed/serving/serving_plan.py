@@ -59,6 +59,11 @@ class ServingPlan(Record):
         return self.server.work.class_name
 
     @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.server.axes.num_ranks
+
+    @property
     def users_of_replica(self) -> int:
         """Users of the replica that has most."""
         return -(-self.users // self.server.replicas)
@@ -137,8 +142,11 @@ class ServingPlan(Record):
     @property
     def tokens_per_second_per_gpu(self) -> float | None:
         """Tokens of answers per second, of each GPU."""
-        found = self.steady
-        return None if found is None else found.tokens_per_second / self.server.num_gpus
+        return None if self.steady is None else self.per_gpu(self.steady)
+
+    def per_gpu(self, found: Steady) -> float:
+        """Tokens of answers per second, of each GPU in a steady state."""
+        return found.tokens_per_second / self.server.num_gpus
 
     @cached_property
     def by_users(self) -> tuple[tuple[int, Steady], ...]:
@@ -177,7 +185,7 @@ class ServingPlan(Record):
             "most_users": self.most_users,
             "most_users_on_average": self.most_users_on_average,
             "gpu": server.machine.gpu.name,
-            "gpus": server.axes.num_ranks,
+            "gpus": self.num_gpus,
             "mesh": dict(server.axes.sizes),
             "weights": self.weights,
             "serve": server.serve.to_dict(),
@@ -189,7 +197,10 @@ class ServingPlan(Record):
             "tokens_per_second": self.tokens_per_second,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "errors": self.errors,
-            "by_users": [{"of_all": n, **steady.to_dict()} for n, steady in self.by_users],
+            "by_users": [
+                {"of_all": n, **steady.to_dict(), "tokens_per_second_per_gpu": self.per_gpu(steady)}
+                for n, steady in self.by_users
+            ],
             "left_out": list(self.left_out),
             "notes": list(self.notes),
             **({"remedy": self.remedy} if self.remedy else {}),

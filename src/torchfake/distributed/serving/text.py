@@ -29,7 +29,8 @@ BOUND_BY = {
 
 _BELOW = (
     "ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
-    "GPUs of each type; most users with full contexts; prices of tokens of answers"
+    "GPUs of each type; most users with full contexts; prices of an hour, and of 1M tokens of "
+    "answers"
 )
 
 _WITH_BARS = ("weights", "kv cache", "activations")
@@ -45,20 +46,17 @@ def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
 
 def _columns(found: ServingPlan) -> tuple[Column, ...]:
     """The columns of numbers of users, each with what each of them sees."""
-    replicas, gpus = found.server.replicas, found.server.num_gpus
-
-    def per_second(row: tuple[int, Steady]) -> float:
-        return row[1].tokens_per_second
-
+    replicas = found.server.replicas
+    each_gpu = Column("each GPU", lambda row: found.per_gpu(row[1]), "{:,.0f}/s".format, need=2)
     return (
         Column("users", lambda row: f"{row[0]:,}"),
         Column("first token", lambda row: row[1].first_token_seconds, seconds_text),
         Column("each token", lambda row: row[1].seconds, seconds_text),
-        Column("tokens/s", lambda row: per_second(row) * replicas, "{:,.0f}".format),
+        Column("tokens/s", lambda row: row[1].tokens_per_second * replicas, "{:,.0f}".format),
         Column(
             "each user", lambda row: row[1].tokens_per_second_per_user, "{:,.1f}/s".format, need=1
         ),
-        Column("each GPU", lambda row: per_second(row) / gpus, "{:,.0f}/s".format, need=2),
+        *[each_gpu] * (found.num_gpus > 1),
         Column("bound by", lambda row: BOUND_BY[row[1].parts.bound_by], need=3),
     )
 
@@ -81,8 +79,9 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
     each = f"{seconds_text(steady.seconds)}, {steady.tokens_per_second_per_user:,.1f} tokens/s"
     yield "each token", f"{each} for each user; bound by {BOUND_BY[steady.parts.bound_by]}"
-    per_gpu = f"{found.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
-    yield "throughput", f"{found.tokens_per_second:,.0f} tokens/s, {per_gpu}"
+    per_gpu = f", {found.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
+    per_gpu *= found.num_gpus > 1
+    yield "throughput", f"{found.tokens_per_second:,.0f} tokens/s{per_gpu}"
     yield "  error", _error(found)
 
 
@@ -102,7 +101,7 @@ def _error(found: ServingPlan) -> str:
 
 def _fitting(found: ServingPlan) -> str:
     server = found.server
-    gpus, context = server.axes.num_ranks, server.serve.context
+    gpus, context = found.num_gpus, server.serve.context
     where = f"on {gpus} {server.machine.gpu.name}"
     if found.memory.cache <= 0:
         return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU, {where}"
@@ -172,8 +171,8 @@ _OF_SEARCH = (
     Column("each token", "plan.steady.seconds", seconds_text),
     Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format),
     Column("most users", "plan.most_users", "{:,}".format, need=4),
-    Column("an hour", "hourly", "{:,.2f}".format),
-    Column("1M tokens", "price", "{:,.2f}".format, need=5),
+    Column("price/hour", "hourly", "{:,.2f}".format),
+    Column("price/1M", "price", "{:,.2f}".format, need=5),
 )
 
 
@@ -201,13 +200,14 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     if found.fastest is not None and found.fastest is not found.fewest:
         yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
     are_priced = all(offer.hourly is not None for offer in found.meeting)
-    of_priced = "" if are_priced else " of GPUs with a price"
-    if found.least_hourly is not None:
-        is_fewest = found.least_hourly is found.fewest
-        text = "the fewest GPUs" if is_fewest else _offer_text(found.least_hourly)
-        yield "an hour", f"least{of_priced}: {text}"
-    if found.cheapest is not None and found.cheapest is not found.least_hourly:
-        yield "1M tokens", f"cheapest{of_priced}: {_offer_text(found.cheapest)}"
+    of_priced = "" if are_priced else ", of GPUs with a price"
+    least, cheapest = found.least_hourly, found.cheapest
+    if least is not None:
+        text = "the fewest GPUs" if least is found.fewest else _offer_text(least)
+        both = " and by the token" * (cheapest is least)
+        yield "cheapest", f"by the hour{both}{of_priced}: {text}"
+    if cheapest is not None and cheapest is not least:
+        yield "", f"by the token{of_priced}: {_offer_text(cheapest)}"
     yield "tried", _tried(found)
     if found.fits:
         yield "below", _BELOW
@@ -234,7 +234,8 @@ def _offer_text(offer: Offer) -> str:
     price = ""
     if offer.price is not None:
         price = f"; {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
-    rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
+    each = " on each GPU" * (offer.num_gpus > 1)
+    rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
     return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
 
 

@@ -47,8 +47,10 @@ class Simulation:
     request: Request
     most: int  # tokens of a pass
     under_way: int | None = None  # requests whose caches fit; None: all
+    ahead: int = 1  # passes that the host has launched when it puts one together
     seed: int = 0
     now: float = 0.0
+    begun: float = 0.0  # when the last pass began
     on_the_way: list[_Sequence] = field(default_factory=list)
     waiting: deque[_Sequence] = field(default_factory=deque)  # for memory
     reading: deque[_Sequence] = field(default_factory=deque)
@@ -79,16 +81,20 @@ class Simulation:
         self.on_the_way.append(_Sequence(self.request.prompt, answer, arrives))
 
     def _receive(self) -> None:
-        """What has arrived; the server that has nothing else to do waits for the first."""
+        """What had arrived when the host put the pass together; the server that has nothing else to
+        do waits for the first.
+        """
         self.on_the_way.sort(key=lambda each: each.arrived)
+        seen = self.begun if self.ahead else self.now
         if not (self.waiting or self.reading or self.writing):
-            self.now = max(self.now, self.on_the_way[0].arrived)
-        while self.on_the_way and self.on_the_way[0].arrived <= self.now:
+            seen = self.now = max(self.now, self.on_the_way[0].arrived)
+        while self.on_the_way and self.on_the_way[0].arrived <= seen:
             self.waiting.append(self.on_the_way.pop(0))
 
     def _pass(self) -> int:
         """One pass; the number of requests that ended in it."""
         self._receive()
+        self.begun = self.now
         while self.waiting and len(self.reading) + len(self.writing) < (self.under_way or 1 << 30):
             self.reading.append(self.waiting.popleft())
         parts, left = [], self.most - len(self.writing)

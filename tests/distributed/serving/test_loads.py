@@ -35,13 +35,14 @@ GRID = [
 """Users, tokens of prompts and of answers: from one user to several times what prompts can take."""
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize(("users", "prompt", "answer"), GRID)
 def test_the_steady_state_is_that_of_a_simulation(
-    users: int, prompt: int, answer: int, server: Server
+    users: int, prompt: int, answer: int, ahead: int, server: Server
 ) -> None:
     request = Request(prompt, answer)
-    found = steady(server.time_of, users, request, MOST)
-    seen = Simulation(server.time_of, users, request, MOST).run()
+    found = steady(server.time_of, users, request, MOST, ahead)
+    seen = Simulation(server.time_of, users, request, MOST, ahead=ahead).run()
     assert found.seconds == pytest.approx(seen.seconds_per_token, rel=0.04)
     assert found.tokens_per_second == pytest.approx(seen.tokens_per_second, rel=0.04)
     assert found.first_token_seconds == pytest.approx(seen.first_token_seconds, rel=0.25)
@@ -73,6 +74,13 @@ def _of_tokens(load: Load) -> PassTime:
 def test_a_prompt_is_read_in_passes_of_the_most_tokens() -> None:
     assert reading_seconds(_of_tokens, Request(100, 5), 40) == 3 + 100
     assert reading_seconds(_of_tokens, Request(40, 5), 40) == 1 + 40
+
+
+def test_a_request_waits_for_the_pass_that_the_host_has_launched_ahead() -> None:
+    """Beside one other, it meets a pass under way every second time it comes."""
+    behind, ahead = (steady(_of_tokens, 2, Request(100, 50), 1000, n) for n in (0, 1))
+    more = ahead.first_token_seconds - behind.first_token_seconds
+    assert more == pytest.approx(ahead.seconds / 2, rel=0.1)
 
 
 def test_a_single_request_waits_for_nobody() -> None:

@@ -85,13 +85,15 @@ def static_batch(time_of: TimeOf, batch: int, request: Request, most: int) -> fl
     return reading + decode * (request.answer - 1)
 
 
-def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
+def steady(time_of: TimeOf, users: int, request: Request, most: int, ahead: int = 1) -> Steady:
     """The steady state of continuous batching with so many requests under way.
 
     A closed network of two stations, by mean value analysis (Reiser and Lavenberg 1980): prompts
     are read one after the other, and answers are written side by side. How long each takes depends
     on how many requests are where, so both are found together. Requests arrive at random: each
-    waits for half of the pass under way, and for the prompts before it.
+    waits for half of the pass under way, for those that the host has launched `ahead` (one, if it
+    works while the GPU computes: ``event_loop_overlap`` of SGLang's scheduler), and for the prompts
+    before it.
     """
     others = (users - 1) / users
     decoding, seconds = float(users), 0.0
@@ -111,7 +113,7 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int) -> Steady:
         share = min(arriving / chunk, 1.0)  # of passes that read prompts
         parts = alone.times(1 - share) + mixed.times(share)
         seconds = parts.seconds
-        first = others * seconds / 2 + waiting + own
+        first = others * seconds * (0.5 + ahead) + waiting + own
         writing = (request.answer - 1) * seconds
         decoding = (decoding + users * writing / (first + writing)) / 2
         if abs(seconds - before) < _CLOSE * seconds:

@@ -20,7 +20,7 @@ from torchfake.distributed.passes.loads import Request
 
 _30B = On("Qwen3-30B-A3B", "a100-80gb")
 _AWQ = On("DeepSeek-R1", "h100-80gb", 8, "awq")
-_SGLANG = On("DeepSeek-R1", "h200-141gb", 8, "fp8-block")
+_SGLANG = On("DeepSeek-R1", "h200-141gb", 8, "fp8-block", pass_tokens=32768)
 _1K = Request(1024, 1024)
 
 _LISTED = [

@@ -15,7 +15,8 @@ from tests.published.serving_models import MODELS
 from torchfake.distributed import serve
 from torchfake.distributed.passes.capacity import cache_bytes
 from torchfake.distributed.passes.engines import ENGINES, Engine
-from torchfake.distributed.passes.loads import Request, static_batch, steady
+from torchfake.distributed.passes.loads import Request, TimeOf, static_batch, steady
+from torchfake.distributed.passes.pass_time import Load
 from torchfake.distributed.serving.server import Server
 from torchfake.distributed.serving.serving_plan import ServingPlan
 
@@ -172,17 +173,32 @@ def each_token(on: On, users: int, request: Request, published: float) -> Row:
 
 
 def first_token_of_users(on: On, users: int, request: Request, published: float) -> Row:
-    """Milliseconds to the first token of each of so many users."""
+    """Milliseconds to the first token of ten requests of each of so many users, on average: the
+    first requests come at once, each further one when an answer ends.
+    """
 
     def milliseconds(engine: Engine | None) -> float:
         server = on.server(engine)
-        serve = replace(
-            server.serve, context=request.prompt + request.answer, prompt=request.prompt
-        )
-        return replace(server, serve=serve).with_users(users).first_token_seconds * 1e3
+        time_of = server.time_of
+        later = steady(time_of, users, request, on.pass_tokens).first_token_seconds
+        first = mean_of_burst(time_of, users, request, on.pass_tokens)
+        return (first + 9 * max(later, server.alone_seconds)) / 10 * 1e3
 
     setting = f"{on.text}, {users} x {request.prompt} + {request.answer}, first token"
     return Row("users", setting, published, "ms", milliseconds)
+
+
+def mean_of_burst(time_of: TimeOf, users: int, request: Request, most: int) -> float:
+    """Seconds to the first token of requests that come at once, on average: as many whole prompts
+    as a pass has room for are read in it.
+    """
+    at_once = max(most // request.prompt, 1)
+    sizes = [min(at_once, users - begun) for begun in range(0, users, at_once)]
+    now = total = 0.0
+    for size in sizes:
+        now += time_of(Load(size * request.prompt, size)).seconds
+        total += size * now
+    return total / users
 
 
 def whole_batch(on: On, batch: int, request: Request, published: float) -> Row:

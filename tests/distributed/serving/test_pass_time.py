@@ -10,7 +10,13 @@ import torch
 from torchfake import profiles
 from torchfake.distributed.passes.engines import ENGINES, engine_named
 from torchfake.distributed.passes.formats import FORMATS, keeping
-from torchfake.distributed.passes.pass_time import Load, Machine, PassTime, seconds_of_pass
+from torchfake.distributed.passes.pass_time import (
+    Load,
+    Machine,
+    PassTime,
+    _as_engines,
+    seconds_of_pass,
+)
 from torchfake.distributed.passes.rank_record import (
     LayerWork,
     Multiplied,
@@ -193,6 +199,11 @@ def test_a_prompt_is_read_by_one_rank_while_others_wait() -> None:
     assert replace(load, ranks=1).busiest(8192) == replace(load, ranks=1)
 
 
+def test_ranks_that_each_read_as_many_prompts_wait_for_none() -> None:
+    load = Load(prompt_tokens=125, prompts=0.125, users=10, context=1000, ranks=8, is_even=True)
+    assert load.busiest(8192) == load
+
+
 def test_ranks_read_no_more_than_a_pass_may() -> None:
     full = Load(prompt_tokens=8192, prompts=8, users=0, ranks=8)
     assert full.busiest(8192) == full
@@ -211,6 +222,31 @@ def test_small_messages_are_latency() -> None:
     assert found.communication == pytest.approx(2 * ENGINE.message_seconds, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("copies", "ranks", "weights", "sent"),
+    [
+        (8, 4, None, 4 * 2),  # one to each rank, each way in 16 bits
+        (2, 4, None, 2 * 2),  # to two of the ranks
+        (8, 4, "awq", 4 * 2),  # its products are in 16 bits
+        (8, 4, "fp8", 4 * (1 + 2) / 2),  # there in 8 bits, back in 16
+        (8, 4, "nvfp4", 4 * (4.5 / 8 + 2) / 2),  # there in 4 bits with scales
+    ],
+)
+def test_a_token_is_sent_once_to_each_rank_that_has_an_expert_of_it(
+    copies: int, ranks: int, weights: str | None, sent: float
+) -> None:
+    """Bytes of each of its values."""
+    each = Sent("all_to_all", "ep", ranks, 2.0 * 1024 * copies)
+    machine = _machine("b200-180gb", weights)
+    found = _as_engines(each, replace(PLAIN, hidden_size=1024), machine)
+    assert found.token_bytes == pytest.approx(1024 * sent)
+
+
+def test_messages_to_all_ranks_are_sent_as_they_are() -> None:
+    each = Sent("all_reduce", "tp", 4, 2.0 * 1024)
+    assert _as_engines(each, replace(PLAIN, hidden_size=1024), _machine(weights="fp8")) == each
+
+
 def test_a_message_to_nobody_takes_no_time() -> None:
     work = _work(sent=(Sent("all_reduce", "tp", 1, 2.0 * WIDTH),))
     assert seconds_of_pass(work, ALONE, _machine()).communication == 0
@@ -224,9 +260,21 @@ def test_each_operator_that_is_fused_starts_a_share_of_a_kernel() -> None:
 
 def test_each_sequence_takes_time_of_the_host() -> None:
     one, many = (
-        seconds_of_pass(_work(), Load(users=n, context=1), _machine()).host for n in (1, 101)
+        seconds_of_pass(_work(), Load(users=n, context=1), _machine()).seconds for n in (1, 101)
     )
     assert many - one == pytest.approx(100 * ENGINE.sequence_seconds)
+
+
+def test_the_host_works_while_the_gpu_computes() -> None:
+    """Reading this weight takes longer than looking at one token does."""
+    found = seconds_of_pass(PLAIN, ALONE, _machine())
+    assert found.weights > ENGINE.sequence_seconds
+    assert found.host == ENGINE.step_seconds
+
+
+def test_a_gpu_that_is_done_waits_for_the_host() -> None:
+    found = seconds_of_pass(PLAIN, Load(users=64, context=1), _machine())
+    assert found.seconds == pytest.approx(ENGINE.step_seconds + 64 * ENGINE.sequence_seconds)
 
 
 def test_layers_that_are_alike_are_timed_once_and_counted() -> None:
@@ -237,22 +285,25 @@ def test_layers_that_are_alike_are_timed_once_and_counted() -> None:
     assert many.weights == pytest.approx(10 * one.weights)
 
 
-def test_short_prompts_wait_for_the_host_and_tokens_do_not() -> None:
-    work = _work(layers=10)
+def test_short_prompts_wait_until_the_host_has_launched_all_layers() -> None:
     short = Load(prompt_tokens=1, prompts=1)
-    found = seconds_of_pass(work, short, _machine()).seconds
-    assert found == pytest.approx(10 * ENGINE.launch_seconds)
-    host = ENGINE.step_seconds + ENGINE.sequence_seconds
-    assert seconds_of_pass(work, ALONE, _machine()).host == pytest.approx(host)
+    found = seconds_of_pass(_work(layers=10), short, _machine()).seconds
+    host = ENGINE.step_seconds + 10 * ENGINE.launch_seconds + ENGINE.sequence_seconds
+    assert found == pytest.approx(host)
+
+
+def test_passes_without_prompts_are_graphs_that_are_launched_at_once() -> None:
+    few, many = (seconds_of_pass(_work(layers=n), ALONE, _machine()) for n in (1, 2))
+    kernels = 10 * ENGINE.kernel_seconds
+    assert many.seconds - few.seconds < kernels < ENGINE.launch_seconds
 
 
 def test_eager_modules_launch_each_operator() -> None:
     work = _work(layers=10)
     found = seconds_of_pass(work, ALONE, _machine(engine="eager"))
     assert found.kernels == pytest.approx(100 * KERNEL_SECONDS)
-    assert found.seconds == pytest.approx(
-        max(100 * LAUNCH_SECONDS, ENGINES["eager"].step_seconds + 100 * KERNEL_SECONDS)
-    )
+    longest = 100 * max(LAUNCH_SECONDS, KERNEL_SECONDS)
+    assert found.seconds == pytest.approx(ENGINES["eager"].step_seconds + longest)
 
 
 def test_parts_of_a_load_add_up_to_it() -> None:

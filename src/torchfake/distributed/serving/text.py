@@ -130,7 +130,8 @@ def _layout(found: ServingPlan) -> Iterator[Line]:
 
 def _memory(found: ServingPlan) -> Iterator[Line]:
     memory = found.memory
-    yield "memory", f"{bytes_text(memory.total)} of each GPU"
+    each = "each" if found.num_gpus > 1 else "the"
+    yield "memory", f"{bytes_text(memory.total)} of {each} GPU"
     for name, size in _sizes(found).items():
         if size:
             yield f"  {name}", bytes_text(size) + _blocks(found, name)

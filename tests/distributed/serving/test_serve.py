@@ -10,6 +10,7 @@ from torchfake import serve
 from torchfake.distributed import ServingPlan
 from torchfake.distributed.passes.capacity import SAMPLER_BYTES
 from torchfake.errors import DeviceError, InputsError, TargetError
+from torchfake.inspect.records.record import drawn_as
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -187,6 +188,13 @@ def test_rates_of_each_gpu_are_shown_where_there_are_several(plan: ServingPlan) 
         False,
         True,
     )
+
+
+def test_the_curve_is_of_the_gpu_or_of_each() -> None:
+    one, two = (str(drawn_as(served(gpus=number), "svg")) for number in (1, 2))
+    for curve, words in ((one, "of the GPU"), (two, "of each GPU")):
+        assert f"<title>Tokens per second: {words}, and of each user</title>" in curve
+        assert f">tokens/s {words}</text>" in curve
 
 
 def test_json_has_the_rate_of_each_gpu_in_every_row() -> None:

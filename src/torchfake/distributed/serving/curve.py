@@ -20,7 +20,6 @@ from torchfake.inspect.records.units import number_text, seconds_text
 _WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 28, 46
 _COLOR = "#4269d0"
-_TITLE = "Tokens per second: of each GPU, and of each user"
 
 
 class Point(NamedTuple):
@@ -45,20 +44,29 @@ def points_of(found: ServingPlan) -> list[Point]:
     ]
 
 
+def _of_gpu(found: ServingPlan) -> str:
+    return "of each GPU" if found.num_gpus > 1 else "of the GPU"
+
+
+def _title(found: ServingPlan) -> str:
+    return f"Tokens per second: {_of_gpu(found)}, and of each user"
+
+
 @drawn_as.register
 def _(found: ServingPlan, form: str) -> str:
     if form != "svg":
         raise TypeError(f"a server is drawn as svg, not as {form}")
     points = points_of(found)
-    parts = [*_axes(points), *_drawn(points)] if points else []
+    of_gpu = _of_gpu(found)
+    parts = [*_axes(points, of_gpu), *_drawn(points, of_gpu)] if points else []
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'width="100%" style="max-width:{_WIDEST}px" font-family="system-ui, sans-serif" '
-        f'font-size="12" fill="currentColor"><title>{_TITLE}</title>{"".join(parts)}</svg>'
+        f'font-size="12" fill="currentColor"><title>{_title(found)}</title>{"".join(parts)}</svg>'
     )
 
 
-def _axes(points: list[Point]) -> Iterator[str]:
+def _axes(points: list[Point], of_gpu: str) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     for number in range(5):
         share = number / 4
@@ -71,19 +79,19 @@ def _axes(points: list[Point]) -> Iterator[str]:
             f"{share * _farthest(points):,.0f}</text>"
         )
     yield (
-        f'<text x="{_LEFT}" y="14">tokens/s of each GPU</text>'
+        f'<text x="{_LEFT}" y="14">tokens/s {of_gpu}</text>'
         f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">tokens/s of each user</text>'
     )
 
 
-def _drawn(points: list[Point]) -> Iterator[str]:
+def _drawn(points: list[Point], of_gpu: str) -> Iterator[str]:
     places = [_place(point, points) for point in points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     yield f'<polyline points="{line}" fill="none" stroke="{_COLOR}" stroke-width="2"/>'
     last = (-99.0, -99.0)
     for point, (x, y) in zip(reversed(points), reversed(places), strict=True):
         title = (
-            f"{point.users:,} users: {point.per_gpu:,.0f} tokens/s of each GPU, "
+            f"{point.users:,} users: {point.per_gpu:,.0f} tokens/s {of_gpu}, "
             f"{point.per_user:,.1f} of each user, first token {point.first_token_seconds:.2f} s"
         )
         yield (
@@ -119,7 +127,7 @@ def _round_up(value: float) -> float:
 @on_page.register
 def _(found: ServingPlan) -> list[OnPage]:
     blocks = shown(found)
-    curve = [(_TITLE, drawn_as(found, "svg"))] if found.by_users else []
+    curve = [(_title(found), drawn_as(found, "svg"))] if found.by_users else []
     sections = [*curve, ("Details", blocks)]
     return [OnPage(found.class_name, answer_in(blocks), _cards(found), sections)]
 
@@ -165,12 +173,13 @@ def _(found: ServingPlan) -> Any:
         customdata=[point.first_token_seconds for point in points],
         mode="lines+markers+text",
         textposition="top right",
-        hovertemplate="%{text} users<br>%{y:,.0f} tokens/s of each GPU<br>%{x:,.1f} of each user"
+        hovertemplate=f"%{{text}} users<br>%{{y:,.0f}} tokens/s {_of_gpu(found)}"
+        "<br>%{x:,.1f} of each user"
         "<br>first token %{customdata:.2f} s<extra></extra>",
     )
-    made = framed([trace], _TITLE, height=420, svg=drawn_as(found, "svg"))
+    made = framed([trace], _title(found), height=420, svg=drawn_as(found, "svg"))
     made.update_layout(
         xaxis={"title": "tokens/s of each user", "rangemode": "tozero"},
-        yaxis={"title": "tokens/s of each GPU", "rangemode": "tozero"},
+        yaxis={"title": f"tokens/s {_of_gpu(found)}", "rangemode": "tozero"},
     )
     return made

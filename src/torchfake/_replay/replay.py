@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 import torch
 
@@ -75,9 +76,10 @@ def replay(
                 computed.append(contents)
             else:
                 deliver(contents, Storages()[contents.cell])  # uninitialized memory
-        ops = dependencies([contents.op for contents in computed])
+        ops = dependencies(map(attrgetter("op"), computed))
         num_uses = _count_uses(ops)
-        is_small = all(cell.num_bytes <= MAX_SEQUENTIAL_BYTES for cell in num_uses)
+        largest = max(map(attrgetter("num_bytes"), num_uses), default=0)
+        is_small = largest <= MAX_SEQUENTIAL_BYTES
         if cache_all or cache_small or (is_small and block_writers is None):
             _SequentialReplay(ops, num_uses, cache_all, cache_small).run(computed, deliver)
         else:

@@ -223,11 +223,14 @@ def recorded(session: nox.Session) -> None:
 def layouts(session: nox.Session) -> None:
     """Torch's operator database with arguments in six other layouts: all samples, all strides.
 
-    Then with written memory that repeats or is shared, in six ways.
+    Then with written memory that repeats or is shared, in six ways; then with one tensor of another
+    size; then version counters.
     """
     install(session, CHECKED_TORCH)
     run_pytest(session, "tests/opinfo/test_layouts.py", "--all-samples")
     run_pytest(session, "tests/opinfo/test_overlaps.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_wrong_sizes.py", "--all-samples")
+    run_pytest(session, "tests/opinfo/test_version_counters.py", "--all-samples")
 
 
 @nox.session

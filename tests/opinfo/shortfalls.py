@@ -223,3 +223,73 @@ SINCE_IN_TRANSFORMS: dict[str, dict[str, str]] = {
     way: {"__getitem__": "2.14"} for way in ("cloned", "fake")
 }
 """Lists as indices inside of torch.func, on torch versions whose C++ drops their data."""
+
+_UNCOMPARED = "torch's meta kernel does not compare these sizes, and nothing else does yet"
+_OF_VALUES = "eager refuses a value that is out of range of the other size, or compares it there"
+WRONG_SIZES: dict[str, str] = {
+    **dict.fromkeys(
+        ("histogram", "histogramdd", "torch._scaled_mm", "torch._scaled_mm_v2", "searchsorted",
+         "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "native_batch_norm",
+         "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm",
+         "native_group_norm", "nn.functional.linear_cross_entropy.chunked"),
+        _UNCOMPARED,
+    ),
+    **dict.fromkeys(
+        ("nn.functional.ctc_loss", "nn.CTCLoss", "_segment_reduce.lengths",
+         "_segment_reduce.offsets"),
+        "sizes are compared with lengths only where the lengths are known",
+    ),
+    "nn.functional.embedding_bag": _OF_VALUES,
+    **dict.fromkeys(
+        ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d"),
+        "samples of another dtype than the input are accepted, whatever the sizes",
+    ),
+    **dict.fromkeys(
+        ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
+        "the other tensor may have fewer dims by two, and is not expanded",
+    ),
+    **dict.fromkeys(
+        ("nn.functional.linear_cross_entropy", "nn.functional.linear_cross_entropy.chunked_none"),
+        "weights of one class are reshaped by torch's Python, which refuses two",
+    ),
+    "clamp": "a bound of more dims makes the result larger, which eager's gradient refuses",
+    "var": "strides of a result without elements",
+    "prod": "zeros, which are values, decide the formula of the gradient",
+    **dict.fromkeys(
+        ("nn.GRU", "nn.LSTM", "nn.RNN"), "gradients of weights are views in eager alone"
+    ),
+}  # fmt: skip
+"""Operators that refuse or take other sizes than eager (``test_wrong_sizes.py``), and why."""
+
+_FILLED = "C++ counts a write of what it has just made, and none is counted for a fake"
+VERSIONS: dict[str, dict[str, str]] = {
+    "function": dict.fromkeys(
+        ("nn.functional.linear_cross_entropy.chunked", "linalg.matrix_rank",
+         "nn.functional.linear_cross_entropy.chunked_none", "linalg.matrix_rank.hermitian",
+         "nn.functional.one_hot"),
+        _FILLED,
+    ),
+    "out": dict.fromkeys(("linalg.matrix_rank", "linalg.matrix_rank.hermitian"), _FILLED),
+    "backward": dict.fromkeys(
+        ("__getitem__", "aminmax", "combinations", "copysign", "corrcoef", "cov", "cummax",
+         "cummin", "cumulative_trapezoid", "diff", "dsplit", "gather", "gradient", "hsplit",
+         "index_select", "kthvalue", "linalg.householder_product", "linalg.matrix_power",
+         "masked.median", "masked.normalize", "masked.std", "masked.var", "masked_select",
+         "max.reduction_no_dim", "max.reduction_with_dim", "max_pool2d_with_indices_backward",
+         "median", "min.reduction_no_dim", "min.reduction_with_dim", "mode", "msort", "nanmedian",
+         "nanquantile", "nextafter", "nn.functional.binary_cross_entropy",
+         "nn.functional.binary_cross_entropy_with_logits", "nn.functional.cosine_embedding_loss",
+         "nn.functional.cosine_similarity", "nn.functional.gaussian_nll_loss",
+         "nn.functional.hinge_embedding_loss", "nn.functional.kl_div",
+         "nn.functional.linear_cross_entropy.chunked",
+         "nn.functional.linear_cross_entropy.chunked_none", "nn.functional.local_response_norm",
+         "nn.functional.multilabel_soft_margin_loss", "nn.functional.normalize",
+         "nn.functional.poisson_nll_loss", "nn.functional.rms_norm", "nn.functional.softsign",
+         "nn.functional.triplet_margin_loss", "nn.functional.triplet_margin_with_distance_loss",
+         "normal", "normal.number_mean", "ormqr", "prod", "quantile", "repeat", "sort", "take",
+         "take_along_dim", "tensor_split", "topk", "trace", "trapezoid", "trapz", "vsplit"),
+        _FILLED,
+    ),
+}  # fmt: skip
+"""Operators of whose results or gradients the version counter is another than in eager
+(``test_version_counters.py``), by the way to call them, and why."""

@@ -7,5 +7,6 @@ Its files, in reading order:
     outcomes      what a call gives, forward and backward, and how two differ
     operations    the operators that a call consists of, each compared alone
     shortfalls    what differs, and why
+    children      all calls, compared in processes that a kernel may end
     sweep         the command
 """

@@ -62,23 +62,23 @@ def cases_of(name: str, limit: int | None, step: int = 1) -> Iterator[Case]:
     arrangements = list(itertools.product(SIZES, LAYOUTS))
     for size, layout in arrangements[zlib.crc32(name.encode()) % step :: step]:
         found = 0
-        for index, make, arguments in _samples(name, dtype):
+        for index, make, arguments in samples_of(name, dtype):
             if limit is not None and found >= limit:
                 break
             arranged = _arranged(arguments, size, layout)
             signature = index, _key(arranged)
-            if signature in seen or not _is_strided(arranged):
+            if signature in seen or not is_strided(arranged):
                 continue
             seen.add(signature)
             found += 1
             yield Case(name, index, size, layout, make, arranged)
 
 
-_Sample = tuple[int, Callable[[], Callable[..., Any]], tuple[Any, dict[str, Any]]]
-_kept: dict[Any, list[_Sample]] = {}
+Sample = tuple[int, Callable[[], Callable[..., Any]], tuple[Any, dict[str, Any]]]
+_kept: dict[Any, list[Sample]] = {}
 
 
-def _samples(name: str, dtype: torch.dtype) -> list[_Sample]:
+def samples_of(name: str, dtype: torch.dtype) -> list[Sample]:
     """The samples, in an order that depends on the name alone; those of one name are kept."""
     if (name, dtype) not in _kept:
         _kept.clear()
@@ -89,7 +89,7 @@ def _samples(name: str, dtype: torch.dtype) -> list[_Sample]:
     return _kept[name, dtype]
 
 
-def _of_operator(name: str, dtype: torch.dtype) -> Iterator[_Sample]:
+def _of_operator(name: str, dtype: torch.dtype) -> Iterator[Sample]:
     op = OPERATORS[name]
     backward = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     for index, sample in enumerate(op.sample_inputs_func(op, "cpu", dtype, backward)):
@@ -97,7 +97,7 @@ def _of_operator(name: str, dtype: torch.dtype) -> Iterator[_Sample]:
         yield index, lambda: op.op, arguments
 
 
-def _of_module(name: str, dtype: torch.dtype) -> Iterator[_Sample]:
+def _of_module(name: str, dtype: torch.dtype) -> Iterator[Sample]:
     info = MODULES[name]
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=dtype, requires_grad=True, training=True
@@ -132,7 +132,8 @@ def _arranged(arguments: Any, size: str, layout: str) -> Any:
         return None
 
 
-def _is_strided(arguments: Any) -> bool:
+def is_strided(arguments: Any) -> bool:
+    """Whether there are arguments, and all tensors among them are strided."""
     tensors = [v for v in tree_flatten(arguments)[0] if isinstance(v, Tensor)]
     return arguments is not None and all(t.layout == torch.strided for t in tensors)
 

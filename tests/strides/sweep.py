@@ -2,30 +2,24 @@
 
 Input: how many samples, which part, where to write. Output: a table of what differs, by operator;
 exit code 1 if anything does that `shortfalls` does not name.
-
-Calls run in a child: some kernels of torch end the process. Such a call is counted, and the next
-one runs in a new child. Eager may end it; a call on fakes never does. The parent runs nothing of
-torch, since a child has none of its threads.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import json
-import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.strides.calls import NAMES, cases_of
-from tests.strides.outcomes import difference, fake_outcome
+from tests.strides.children import differences_of
 from tests.strides.shortfalls import ACCEPTED, KINDS, LAID_OUT
 
 
@@ -37,7 +31,8 @@ def main() -> int:
     total = 0
     start = time.time()
     names = options.names or NAMES[options.part :: options.parts]
-    for name, kind, text in _in_processes(names, options.limit, options.step):
+    cases = partial(cases_of, limit=options.limit, step=options.step)
+    for name, kind, text in differences_of(names, cases):
         total += 1
         if kind:
             table.setdefault(name, {}).setdefault(kind, []).append(text)
@@ -66,68 +61,6 @@ def main() -> int:
 def _is_known(name: str, kind: str) -> bool:
     """Whether `shortfalls` says why."""
     return kind in KINDS or name in (ACCEPTED if kind == "accepted" else LAID_OUT)
-
-
-def _in_processes(
-    names: list[str], limit: int | None, step: int
-) -> Iterator[tuple[str, str | None, str]]:
-    """For each call, or one in `step`, of what it is, and how it differs: the kind, and what."""
-    name, index = 0, 0  # of the next call
-    while True:
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(read)
-            _write_differences(names[name:], limit, index, step, write)
-        os.close(write)
-        with os.fdopen(read) as lines:
-            kind = "crash"
-            for line in lines:
-                if (called := json.loads(line))[0] != names[name]:
-                    name, index = names.index(called[0]), 0
-                kind = "crash of eager" if called[1] == _FAKES_DONE else "crash"
-                if called[1] != _FAKES_DONE:
-                    index += 1
-                    yield tuple(called)
-        status = os.waitpid(child, 0)[1]
-        if not os.WIFSIGNALED(status):
-            assert status == 0
-            return
-        index += 1
-        if kind == "crash" and not _ends_on_fakes(names[name], limit, step, index - 1):
-            kind = "crash of eager"  # an earlier call has written past the end of its memory
-        yield names[name], kind, f"call {index}"
-
-
-def _ends_on_fakes(name: str, limit: int | None, step: int, index: int) -> bool:
-    """Whether a call on fakes alone ends its process."""
-    child = os.fork()
-    if not child:
-        fake_outcome(next(itertools.islice(cases_of(name, limit, step), index, None)))
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
-_FAKES_DONE = "fakes done"
-
-
-def _write_differences(
-    names: list[str], limit: int | None, skipped: int, step: int, pipe: int
-) -> None:
-    status = 1
-    try:
-        with os.fdopen(pipe, "w", buffering=1) as out:
-            for name in names:
-                for i, case in enumerate(cases_of(name, limit, step)):
-                    if i >= skipped:
-                        fake = fake_outcome(case)
-                        out.write(json.dumps([name, _FAKES_DONE, ""]) + "\n")
-                        kind, text = difference(case, fake) or (None, "")
-                        out.write(json.dumps([name, kind, f"{case.label}: {text}"]) + "\n")
-                skipped = 0
-        status = 0
-    finally:
-        os._exit(status)
 
 
 def _options() -> Any:

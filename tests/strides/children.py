@@ -1,0 +1,79 @@
+"""Calls compared with eager in children, since some kernels of torch end the process.
+
+Input: names of operators and modules, and what gives the calls of each. Output: for each call how
+it differs. Invariant: eager may end a process, which is counted, and the next call runs in a new
+one; a call on fakes never does. The parent runs nothing of torch: a child has none of its threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator
+
+from tests.strides.calls import Case
+from tests.strides.outcomes import difference, fake_outcome
+
+CasesOf = Callable[[str], Iterator[Case]]
+
+
+def differences_of(names: list[str], cases_of: CasesOf) -> Iterator[tuple[str, str | None, str]]:
+    """For each call, in order, of what it is, and how it differs: the kind, and what."""
+    name, index = 0, 0  # of the next call
+    while True:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            _write_differences(names[name:], cases_of, index, write)
+        os.close(write)
+        with os.fdopen(read) as lines:
+            kind = "crash"
+            for line in lines:
+                if (called := json.loads(line))[0] != names[name]:
+                    name, index = names.index(called[0]), 0
+                kind = "crash of eager" if called[1] == _FAKES_DONE else "crash"
+                if called[1] != _FAKES_DONE:
+                    index += 1
+                    yield tuple(called)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            assert status == 0
+            return
+        index += 1
+        if kind == "crash" and not _ends_on_fakes(names[name], cases_of, index - 1):
+            kind = "crash of eager"  # an earlier call has written past the end of its memory
+        yield names[name], kind, f"call {index}"
+
+
+def _ends_on_fakes(name: str, cases_of: CasesOf, index: int) -> bool:
+    """Whether a call on fakes alone ends its process."""
+    child = os.fork()
+    if not child:
+        fake_outcome(next(itertools.islice(cases_of(name), index, None)))
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+_FAKES_DONE = "fakes done"
+
+
+def _write_differences(names: list[str], cases_of: CasesOf, skipped: int, pipe: int) -> None:
+    status = 1
+    try:
+        with os.fdopen(pipe, "w", buffering=1) as out:
+            for name in names:
+                for i, case in enumerate(cases_of(name)):
+                    if i >= skipped:
+                        fake = fake_outcome(case)
+                        out.write(json.dumps([name, _FAKES_DONE, ""]) + "\n")
+                        kind, text = difference(case, fake) or (None, "")
+                        out.write(json.dumps([name, kind, f"{case.label}: {text}"]) + "\n")
+                skipped = 0
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)

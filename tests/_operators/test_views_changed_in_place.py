@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,12 +101,71 @@ def test_the_tensor_stays_the_same_object(name: str) -> None:
         assert type(view.grad_fn).__name__.startswith(name[:-1].title())
 
 
-def test_a_view_given_other_data_cannot_be_written_with_gradients() -> None:
-    """Eager would take its strides for those of its base."""
+DATA: dict[str, Callable[[Any, Any], Any]] = {
+    "a view, other sizes": lambda base, view: _give(view, torch.ones(2, 2)),
+    "a view, its own": lambda base, view: _give(view, view.data.view(3, 1)),
+    "a view, other strides": lambda base, view: _give(view, base.data.t()[1]),
+    "a view, another dtype": lambda base, view: _give(view, torch.ones(3).double()),
+    "a base, other strides": lambda base, view: _give(base, torch.ones(3, 2).t()),
+    "a base, more rows": lambda base, view: _give(base, torch.ones(4, 3)),
+    "a base, fewer rows": lambda base, view: _give(base, base.data[:1]),
+}
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "nothing": lambda base, view: None,
+    "the view": lambda base, view: view.mul_(weights(view)),
+    "the base": lambda base, view: base.mul_(weights(base)),
+    "without gradients": lambda base, view: torch.no_grad()(view.mul_)(2),
+}
+
+
+def _give(tensor: Any, data: Any) -> None:
+    tensor.data = data
+
+
+def gradient_after_data(given: str, written: str, used: int, *, is_written_before: bool) -> Any:
+    x = torch.arange(1.0, 7.0).view(2, 3).requires_grad_()
+    base = x * 2
+    view = base[0]
+    if is_written_before:
+        base.mul_(3)
+    DATA[given](base, view)
+    WRITES[written](base, view)
+    tensor = (base, view)[used]
+    (gradient,) = torch.autograd.grad((tensor * weights(tensor)).sum(), x)
+    assert view._base is base
+    return gradient
+
+
+def _or_error(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except RuntimeError:
+        return None
+
+
+@pytest.mark.parametrize("is_written_before", [False, True])
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("written", WRITES)
+@pytest.mark.parametrize("given", DATA)
+def test_after_data_gradients_are_those_of_eager(
+    given: str, written: str, used: int, is_written_before: bool
+) -> None:
+    program = partial(gradient_after_data, given, written, used)
+    expected = _or_error(lambda: program(is_written_before=is_written_before))
+    for mode in (fake_mode, deferred_mode):
+        with mode():
+            found = _or_error(lambda: program(is_written_before=is_written_before))
+        assert (found is None) == (expected is None)
+        if found is not None:
+            values = found if mode is fake_mode else materialize_tensor(found)
+            assert values.tolist() == expected.tolist()
+
+
+def test_a_view_given_more_data_than_its_base_has_cannot_be_written_with_gradients() -> None:
+    """Eager gives some gradient."""
     with fake_mode():
-        base = torch.ones(2, 3, requires_grad=True) * 2
-        view = base[0]
-        view.data = torch.ones(2)
+        view = (torch.ones(2, 3, requires_grad=True) * 2)[0]
+        view.data = torch.ones(7)
         assert view.sum().requires_grad
         with torch.no_grad():
             view.add_(1)

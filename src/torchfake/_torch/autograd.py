@@ -305,6 +305,11 @@ def next_sequence_number() -> int:
     return number
 
 
+def is_later(node: Any, number: int) -> bool:
+    """Whether a graph node was created with or after sequence number `number`; False for None."""
+    return node is not None and number <= node._sequence_nr() < FIRST_LEAF_NUMBER
+
+
 FIRST_LEAF_NUMBER = 1 << 63
 """AccumulateGrad nodes of leaves have sequence numbers from here on, other nodes smaller ones."""
 

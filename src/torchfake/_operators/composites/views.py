@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchfake._tensor.fake_tensor import FakeTensor
+from torchfake._tensor.fake_tensor import FakeTensor, rebind
 from torchfake._torch import autograd, subclass
 
 _REPLAYED = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_")
@@ -49,7 +49,7 @@ def _changed(fake: Any, change: Any, replay: Any, *args: Any, **kwargs: Any) -> 
     base, is_alone = _base_of(fake)
     if is_alone:
         return change(fake, *args, **kwargs)
-    views = list(filter(_has_history, [fake] if base is not fake else _views_of(fake)))
+    views = list(filter(_has_history, [fake] if base is not fake else _views_of(fake, fake._fake_storage)))
     seen = None
     if replay is not None and base is not fake:
         with autograd.enable_grad(), contextlib.suppress(RuntimeError, IndexError):
@@ -71,11 +71,11 @@ def _base_of(fake: Any) -> tuple[Any, bool]:
         return (fake._base, False) if fake._is_view() else (fake, fake._use_count() == 1)
 
 
-def _views_of(base: Any) -> list[Any]:
-    """The views of `base`. Nobody lists them, so they are looked for among all objects."""
-    if sys.getrefcount(base._fake_storage) <= 2:  # by `base`, and by this call
+def _views_of(base: Any, storage: Any) -> list[Any]:
+    """The views of `base` on `storage`. Nobody lists them, so all objects are searched."""
+    if sys.getrefcount(storage) <= 3:  # by `base` or a variable of the caller, and by this call
         return []
-    dicts = [held for held in gc.get_referrers(base._fake_storage) if type(held) is dict]
+    dicts = [held for held in gc.get_referrers(storage) if type(held) is dict]
     found = [each for each in gc.get_referrers(*dicts) if isinstance(each, FakeTensor)]
     return [view for view in found if view._is_view() and view._base is base]
 
@@ -90,8 +90,7 @@ def _exchange(view: Any, base: Any, seen: Any) -> None:
     try:
         if seen is None:
             with autograd.enable_grad():
-                size, stride = view.size(), view.stride()
-                seen = base.as_strided(size, stride, view.storage_offset())
+                seen = _laid_out_as(view, base)
         autograd.allow_as(seen, view)
     except RuntimeError:  # the base is smaller now
         seen = None
@@ -99,12 +98,43 @@ def _exchange(view: Any, base: Any, seen: Any) -> None:
         autograd.forbid_writes(view)
 
 
+def _laid_out_as(view: Any, base: Any) -> Any:
+    return base.as_strided(view.size(), view.stride(), view.storage_offset())
+
+
+class _UntilWritten(torch.autograd.Function):
+    """A view of `base` with the sizes and strides of `view`, and the history of `view`."""
+
+    @staticmethod
+    def forward(ctx: Any, view: Any, bases: list[Any]) -> Any:
+        return _laid_out_as(view, bases[0])  # of no input, so autograd keeps it as it is
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, None
+
+
 def _set_data(fake: Any, source: Any) -> None:
-    """``fake.data = source``, which is no write: the history stays until there is one."""
-    before = fake._fake_meta
+    """``fake.data = source``, which is no write: histories stay until there is one."""
+    before, storage = fake._fake_meta, fake._fake_storage
     _plain_data.fset(fake, source)
-    if fake._fake_meta is not before and _base_of(fake)[0] is not fake:
-        autograd.forbid_writes(fake)
+    if fake._fake_meta is before:
+        return
+    base, is_alone = _base_of(fake)
+    if is_alone:
+        return
+    earliest = autograd.next_sequence_number()
+    for view in filter(_has_history, [fake] if base is not fake else _views_of(fake, storage)):
+        is_written = autograd.is_later(view.grad_fn, earliest)  # and was only now replayed by C++
+        _exchange(view, base, None if is_written else _as_until_written(view, base))
+
+
+def _as_until_written(view: Any, base: Any) -> Any:
+    """What `view` has to stand for: a read finds its history, and a write finds how it lies now."""
+    with autograd.enable_grad(), contextlib.suppress(RuntimeError):
+        seen = _UntilWritten.apply(view, [base])
+        rebind(seen, view._fake_meta, view._fake_storage)  # of another dtype, perhaps
+        return seen
 
 
 _plain_data: Any = FakeTensor.__dict__["data"]

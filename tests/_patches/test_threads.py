@@ -159,6 +159,19 @@ def test_a_daemon_that_is_told_nothing() -> None:
         inner.end()
 
 
+def test_a_daemon_may_start_another() -> None:
+    def start_another() -> Any:
+        inner = Background(ones, daemon=True)
+        made = inner.step()
+        inner.end()
+        return made
+
+    with deferred_mode():
+        outer = Background(start_another, daemon=True)
+        assert is_deferred(outer.step())
+        outer.end()
+
+
 def test_queued_work_is_done_in_its_mode_after_it() -> None:
     begin = threading.Event()
     with ThreadPoolExecutor(1) as pool:

@@ -240,3 +240,41 @@ def test_to_empty_of_a_meta_tensor_is_recorded() -> None:
     materialize_module(module)
     assert module.weight.tolist() == [[1.0] * 3] * 4
     assert module.bias.tolist() == [0.0] * 4
+
+
+def on_memory_of(real: torch.Tensor) -> torch.Tensor:
+    """A deferred tensor on the memory of a real one, as a DataLoader's worker makes for a batch."""
+    return torch.empty(0).set_(real.untyped_storage(), 0, (len(real),))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda out: torch.add(torch.ones(4), 1, out=out),
+        lambda out: torch.cat([torch.ones(2), torch.zeros(2)], out=out),
+        lambda out: torch.stack([torch.ones(2)] * 2, out=out.resize_(2, 2)),
+        lambda out: torch.mv(torch.ones(4, 3), torch.ones(3), out=out),
+        lambda out: torch.add(torch.ones(2, 2), 1, out=out.resize_(2, 2)),
+    ],
+)
+def test_out_on_real_memory_is_written(write: Any) -> None:
+    """Also of another shape: the fake is resized with the real memory."""
+    eager = torch.zeros(4)
+    expected = write(on_memory_of(eager))
+    real = torch.zeros(4)
+    with deferred_mode():
+        out = on_memory_of(real)
+        found = write(out)
+    assert found is out
+    assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+    assert torch.equal(materialize_tensor(found), expected)
+    assert torch.equal(real, eager)
+
+
+def test_what_is_on_real_memory_can_grow() -> None:
+    real = torch.zeros(4)
+    with deferred_mode():
+        out = on_memory_of(real)
+        assert out.resize_(3, 3).shape == (3, 3)
+        assert out.fill_(2).sum().item() == 18
+    assert real.untyped_storage().nbytes() == 36

@@ -14,7 +14,7 @@ from tests.conftest import (
     describe,
     generators_stand_still,
 )
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 
 class Rows(torch.utils.data.Dataset):
@@ -41,6 +41,16 @@ def test_dataloader_inside(num_workers: int, shuffle: bool) -> None:
         batches = load()
     assert describe(batches) == expected
     assert all_fake(batches)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_workers_forked_in_a_mode_have_values(mode: Any) -> None:
+    with mode():
+        loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2, timeout=60)
+        assert [indices.tolist() for _, indices in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with mode():
+        rows = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2, timeout=60)
+        assert [batch[:, 1].tolist() for batch, _ in rows][2] == [8.0, 9.0]
 
 
 def test_dataloader_shuffle_is_a_permutation() -> None:

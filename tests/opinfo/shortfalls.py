@@ -228,7 +228,7 @@ _UNCOMPARED = "torch's meta kernel does not compare these sizes, and nothing els
 _OF_VALUES = "eager refuses a value that is out of range of the other size, or compares it there"
 WRONG_SIZES: dict[str, str] = {
     **dict.fromkeys(
-        ("histogram", "histogramdd", "torch._scaled_mm", "torch._scaled_mm_v2", "searchsorted",
+        ("torch._scaled_mm", "torch._scaled_mm_v2", "searchsorted",
          "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "native_batch_norm",
          "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm",
          "native_group_norm", "nn.functional.linear_cross_entropy.chunked"),

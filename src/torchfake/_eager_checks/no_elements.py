@@ -1,6 +1,7 @@
-"""Calls with a tensor without elements: each kernel refuses them in its own way, or accepts them.
+"""Calls with a tensor without elements: each kernel refuses them in its own way, or accepts them;
+and calls that a kernel refuses whatever the elements are.
 
-Input: a call of an operator that indexes, rolls, pools, or joins several tensors. Output: the
+Input: a call of an operator that indexes, rolls, pools, counts, or joins several tensors. Output: the
 :class:`Condition` that eager accepts it. Invariant: eager itself is asked, of tensors that have
 little memory or none; indices of unknown value are taken to be 0, which is refused if every index
 is.
@@ -53,6 +54,28 @@ def has_no_elements(func: Any, args: Args) -> bool:
         return False
     tensor = args[0]
     return isinstance(tensor, torch.Tensor) and not tensor.numel() and tensor.device.type == "cpu"
+
+
+def counts(func: Any) -> bool:
+    """Whether an operator counts elements in bins, which its kernel checks before the elements."""
+    return func in _COUNT
+
+
+_COUNT = (torch.ops.aten.histogram.bin_ct, torch.ops.aten._histogramdd_bin_edges.default)
+
+
+def conditions_on_bins(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:
+    """That eager accepts numbers and ranges of bins, for one element, or one row of them."""
+    tensor, *rest = args
+    size = (1,) * (tensor.dim() - 1) + tensor.shape[-1:] if func is _COUNT[1] else (1,)
+    named = {name: arg for name, arg in kwargs.items() if not isinstance(arg, torch.Tensor)}
+
+    def refusal() -> Exception | None:
+        row = torch.zeros(size, dtype=tensor.dtype, device="cpu")
+        return error_raised(lambda: func(row, *rest, **named))
+
+    if tensor.device.type == "cpu" and tensor.numel():
+        yield Condition((), refusal)
 
 
 def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:

@@ -16,7 +16,12 @@ import torch
 from torchfake._core.schemas import traits_of
 from torchfake._eager_checks.conditions import Condition, Conditions, conditions_with
 from torchfake._eager_checks.indices import INDICES, Range
-from torchfake._eager_checks.no_elements import conditions_on_none, has_no_elements
+from torchfake._eager_checks.no_elements import (
+    conditions_on_bins,
+    conditions_on_none,
+    counts,
+    has_no_elements,
+)
 from torchfake._eager_checks.products import PRODUCTS, conditions_of_product
 from torchfake._operators.argument_values import is_readable, value_read
 from torchfake._operators.operator_call import (
@@ -97,6 +102,8 @@ def _is_read_in_place(tensor: Any) -> bool:
 def _conditions(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition | Range]:
     if has_no_elements(func, args):
         return conditions_on_none(func, args, kwargs)
+    if counts(func):
+        return conditions_on_bins(func, args, kwargs)
     packet = traits_of(func).packet
     if packet in PRODUCTS:
         return conditions_of_product(func, named_arguments(func, args, kwargs))

@@ -90,9 +90,13 @@ def _wrap_values(call: Call, result: Any) -> Any:
 
 def take_size(fake: FakeTensor, resized: torch.Tensor) -> None:
     """Give `fake` the size and strides of `resized`, a tensor that has stood for it as ``out=``."""
+    if fake._fake_meta.size != resized.shape:
+        take_place(fake, resized)
+
+
+def take_place(fake: FakeTensor, resized: torch.Tensor) -> None:
+    """Give `fake` the size and strides of `resized`, and a storage that is large enough."""
     old, storage = fake._fake_meta, fake._fake_storage
-    if old.size == resized.shape:
-        return
     place = tuple(resized.shape), resized.stride(), old.offset, old.dtype
     num_bytes = bytes_spanned(*place[:3], old.dtype.itemsize)
     if num_bytes > storage.num_bytes:

@@ -105,6 +105,8 @@ class _Following(contexts.Restoring):
 @functools.cache
 def _daemon_class(dispatch_class: Any) -> Any:
     """A class of modes for torch's FAKE slot in daemon threads: a mode that is over ends itself."""
+    if hasattr(dispatch_class, "is_of_daemon"):  # of a daemon thread that starts another
+        return dispatch_class
 
     def dispatch(
         self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -118,7 +120,7 @@ def _daemon_class(dispatch_class: Any) -> Any:
         dispatch_class.__init__(self)
         self._state = state
 
-    namespace = {"__init__": init, "__torch_dispatch__": dispatch}
+    namespace = {"__init__": init, "__torch_dispatch__": dispatch, "is_of_daemon": True}
     return type(f"{dispatch_class.__name__}OfDaemon", (dispatch_class,), namespace)
 
 

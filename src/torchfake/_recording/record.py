@@ -19,6 +19,7 @@ from torchfake._core.schemas import LIFTS, RESIZES, OpTraits, traits_of, with_re
 from torchfake._core.source_location import RawLocation
 from torchfake._eager_checks.values import check_recorded_values, checks_values
 from torchfake._graph.operations import Op, recording_lock
+from torchfake._operators.data_dependent import take_place
 from torchfake._operators.operator_call import Args, Kwargs, mutated_arguments, tensors_in
 from torchfake._random import mt19937
 from torchfake._recording import generator_sync
@@ -130,7 +131,7 @@ def _record(
     elif arguments.has_unknown_values:
         result = run(func, args, kwargs)
         return _mark_unreplayable(func, result, mutated_arguments(traits, args, kwargs), location)
-    if needs_values(func, traits, args, arguments):
+    if needs_values(func, traits, args, kwargs, arguments):
         return run_on_values(func, args, kwargs, arguments, location)
     if checks_values(func):
         check_recorded_values(func, args, kwargs)
@@ -234,11 +235,28 @@ def _record_on_real_memory(
     real_args = tuple(with_repeats(func, args, real))
     real_kwargs = with_real_tensors(kwargs, copied=copied)
     result = record(func, traits, real_args, real_kwargs, run, mode_mark)
-    if args and result is real_args[0]:
-        return args[0]
+    if traits.mutated_names:
+        fakes = tensors_in(args, kwargs)
+        given = dict(zip(tensors_in(real_args, real_kwargs), fakes, strict=True))
+        _take_places(given)
+        return _those_given(result, {id(real): fake for real, fake in given.items()})
     if any(map(is_alias, tensors_in(args, kwargs))):
         return fake_aliases(result)  # real results, if it was run at once
     return result
+
+
+def _take_places(given: dict[torch.Tensor, torch.Tensor]) -> None:
+    """Lay fakes as the real tensors lie that an operation had in place of them, and has resized."""
+    for real, fake in given.items():
+        if fake is not real and (real.shape, real.stride()) != (fake.shape, fake.stride()):
+            take_place(fake, real)
+
+
+def _those_given(result: Any, given: dict[int, torch.Tensor]) -> Any:
+    """The arguments of which the results of an operation are the real tensors."""
+    if isinstance(result, (list, tuple)):
+        return type(result)(_those_given(each, given) for each in result)
+    return given.get(id(result), result)
 
 
 def _makes_deferred(traits: OpTraits, arguments: CallArguments, args: Args) -> bool:

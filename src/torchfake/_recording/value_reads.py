@@ -58,13 +58,15 @@ from torchfake._torch import backends, dispatcher
 _CHECK_ERRORS = torch.ops.aten._linalg_check_errors.default
 
 
-def needs_values(func: Any, traits: OpTraits, args: Args, arguments: CallArguments) -> bool:
+def needs_values(
+    func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, arguments: CallArguments
+) -> bool:
     """Whether the outcome of an operator depends on values, or it writes to a real tensor."""
     if traits.reads_values and arguments.tensors:
         if traits.packet in ACCEPTS_MASKS:
             return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
         return not traits.returns_tensors or not has_replacement(func)
-    return arguments.has_real and any(map(is_real, mutated_arguments(traits, args, {})))
+    return arguments.has_real and any(map(is_real, mutated_arguments(traits, args, kwargs)))
 
 
 def run_on_values(

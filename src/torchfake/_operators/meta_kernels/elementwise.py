@@ -88,15 +88,58 @@ def glu_backward_jvp(
     return torch.cat([half, half], dim)
 
 
+def _check_bins(counts: list[int]) -> None:
+    for dim, count in enumerate(counts):
+        if count <= 0:
+            text = f"torch.histogram(): bins must be > 0, but got {count} for dimension {dim}"
+            raise RuntimeError(text)
+
+
+def _check_edges(edges: list[Tensor]) -> None:
+    for dim, each in enumerate(edges):
+        if each.dim() != 1:
+            raise RuntimeError(
+                f"torch.histogramdd: bins tensor should have one dimension, but got {each.dim()} "
+                f"dimensions in the bins tensor for dimension {dim}"
+            )
+        if not each.numel():
+            raise RuntimeError(
+                "torch.histogramdd: bins tensor should have at least 1 element, but got 0 elements "
+                f"in the bins tensor for dimension {dim}"
+            )
+    _check_bins([each.numel() - 1 for each in edges])
+
+
+def _check_weight(shape: list[int], weight: Tensor | None) -> None:
+    if weight is not None and list(weight.shape) != shape[:-1]:
+        raise RuntimeError(
+            "torch.histogramdd: if weight tensor is provided it should have the same shape as the "
+            f"input tensor excluding its innermost dimension, but got input with shape {shape} and "
+            f"weight with shape {list(weight.shape)}"
+        )
+
+
+def _check_flat_weight(a: Tensor, weight: Tensor | None) -> None:
+    flat = None if weight is None else weight.reshape(-1)
+    _check_weight([a.numel(), 1], flat)
+
+
 @register_meta_kernel(aten.histogram.bin_ct)
-def histogram(a: Tensor, bins: int = 100, **_options: Any) -> tuple[Tensor, Tensor]:
+def histogram(
+    a: Tensor, bins: int = 100, *, weight: Tensor | None = None, **_options: Any
+) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/Histogram.cpp: there is one edge more than there are counts."""
+    _check_flat_weight(a, weight)
     return a.new_empty(bins), a.new_empty(bins + 1)
 
 
 @register_meta_kernel(aten.histogram.bins_tensor)
-def histogram_of_edges(a: Tensor, bins: Tensor, **_options: Any) -> tuple[Tensor, Tensor]:
+def histogram_of_edges(
+    a: Tensor, bins: Tensor, *, weight: Tensor | None = None, **_options: Any
+) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/Histogram.cpp: the edges are a copy of the caller's."""
+    _check_edges([bins])
+    _check_flat_weight(a, weight)
     return a.new_empty(bins.numel() - 1), torch.empty_like(bins)
 
 
@@ -107,14 +150,26 @@ def histogramdd_edges(a: Tensor, bins: list[int], **_options: Any) -> list[Tenso
 
 
 @register_meta_kernel(aten._histogramdd_from_bin_cts.default)
-def histogramdd_counts(a: Tensor, bins: list[int], **_options: Any) -> Tensor:
+def histogramdd_counts(
+    a: Tensor, bins: list[int], *, weight: Tensor | None = None, **_options: Any
+) -> Tensor:
     """aten/src/ATen/native/Histogram.cpp: there is one count for each bin."""
+    _check_bins(bins)
+    _check_weight(list(a.shape), weight)
     return a.new_empty(bins)
 
 
 @register_meta_kernel(aten._histogramdd_from_bin_tensors.default)
-def histogramdd_of_edges(a: Tensor, bins: list[Tensor], **_options: Any) -> Tensor:
+def histogramdd_of_edges(
+    a: Tensor, bins: list[Tensor], *, weight: Tensor | None = None, **_options: Any
+) -> Tensor:
     """aten/src/ATen/native/Histogram.cpp: there is one count less than there are edges."""
+    if a.dim() < 2 or len(bins) != a.shape[-1]:
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input."
+        )
+    _check_edges(bins)
+    _check_weight(list(a.shape), weight)
     return a.new_empty([edges.numel() - 1 for edges in bins])
 
 

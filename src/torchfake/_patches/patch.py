@@ -34,7 +34,12 @@ def replacing(function: Callable[..., Any]) -> Callable[[Any], Any]:
     def make_replacement(original: Any) -> Any:
         @wraps(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            return function(original, *args, **kwargs)
+            try:
+                return function(original, *args, **kwargs)
+            except TypeError as error:
+                if not _do_not_fit(error):
+                    raise
+            return original(*args, **kwargs)  # whose error names it
 
         return replacement
 
@@ -49,11 +54,21 @@ def replacing_in_modes(function: Callable[..., Any]) -> Callable[[Any], Any]:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             if modes.current() is None:
                 return original(*args, **kwargs)
-            return function(original, *args, **kwargs)
+            try:
+                return function(original, *args, **kwargs)
+            except TypeError as error:
+                if not _do_not_fit(error):
+                    raise
+            return original(*args, **kwargs)  # whose error names it
 
         return replacement
 
     return make_replacement
+
+
+def _do_not_fit(error: TypeError) -> bool:
+    """Whether arguments did not fit a function: the error is of the frame that calls it."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 _INHERITED = object()  # the owner only inherits the attribute

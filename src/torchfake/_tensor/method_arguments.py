@@ -117,7 +117,7 @@ def _conversion_to(device_type: str) -> Any:
         target = devices.carrier(devices.resolve(device))
         return subclass.builtin_methods.to(fake, target, memory_format=memory_format)
 
-    convert.__name__ = device_type
+    convert.__name__ = convert.__qualname__ = device_type
     return convert
 
 

@@ -6,6 +6,7 @@ no values are read and no real kernel runs; each docstring names the C++ file th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -171,6 +172,26 @@ def histogramdd_of_edges(
     _check_edges(bins)
     _check_weight(list(a.shape), weight)
     return a.new_empty([edges.numel() - 1 for edges in bins])
+
+
+def _into_truth(functional: Any, *args: Any, out: Tensor, **options: Any) -> Tensor:
+    """aten/src/ATen/native/ReduceOps.cpp, allany_meta: ``out=`` is of bools or bytes."""
+    if out.dtype not in (torch.bool, torch.uint8):
+        name, given = functional.overloadpacket.__name__, out.type().rpartition(".")[2]
+        raise RuntimeError(
+            f"{name} only supports bool tensor for result, got: {given.removesuffix('Tensor')}"
+        )
+    aten._resize_output_.default(out, functional(*args, **options).shape, out.device)
+    return out
+
+
+for _packet in (aten.any, aten.all):
+    for _into, _functional in (
+        (_packet.out, _packet.dim),
+        (_packet.dims_out, _packet.dims),
+        (_packet.all_out, _packet.default),
+    ):
+        register_meta_kernel(_into)(partial(_into_truth, _functional))
 
 
 @register_meta_kernel(aten.roll.default, devices=("cpu",))

@@ -34,18 +34,22 @@ _USERS: tuple[Any, ...] = (torch, torch.mtia)
 def _new_device(original: Any, *args: Any, **kwargs: Any) -> torch.device:
     """``torch.device``: a number is a device of the fake machine; C++ would look for a real one."""
     given = [*args, *kwargs.values()]
-    if len(given) == 1 and type(given[0]) is int and devices.names_any_device():
+    is_device = len(given) == 1 and (bool(args) or "device" in kwargs)
+    if is_device and type(given[0]) is int and devices.names_any_device():
         return _device(devices.accelerator_type(), given[0])
     return original(*args, **kwargs)  # type: ignore[no-any-return]
 
 
-def _new_generator(original: Any, device: Any = "cpu") -> torch.Generator:
-    if devices.names_any_device():
+def _new_generator(original: Any, *args: Any, **kwargs: Any) -> torch.Generator:
+    given = [*args, *kwargs.values()]
+    is_device = len(given) == 1 and (bool(args) or "device" in kwargs)
+    if is_device and devices.names_any_device():
+        device = given[0]
         target = _device(devices.accelerator_type(), device) if type(device) is int else device
         target = _device(target)
         if target.type not in ("cpu", "meta"):
             return FakeGenerator(devices.resolve(target))
-    return original(device)  # type: ignore[no-any-return]
+    return original(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def _new_of_device(

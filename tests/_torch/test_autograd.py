@@ -85,7 +85,8 @@ def test_sequence_numbers() -> None:
     (y.exp() + y.sin()).sum().backward()
     assert seen == [first]
     assert autograd.running_sequence_number() is None
-    assert autograd.is_later(y.grad_fn, first) and not autograd.is_later(y.grad_fn, first + 1)
+    assert autograd.is_later(y.grad_fn, first)
+    assert not autograd.is_later(y.grad_fn, first + 1)
     assert not autograd.is_later(x.grad_fn, 0)
 
 

@@ -248,8 +248,8 @@ def _record_on_real_memory(
 def _take_places(given: dict[torch.Tensor, torch.Tensor]) -> None:
     """Lay fakes as the real tensors lie that an operation had in place of them, and has resized."""
     for real, fake in given.items():
-        if fake is not real and (real.shape, real.stride()) != (fake.shape, fake.stride()):
-            take_place(fake, real)
+        if is_deferred_fake(fake) and (real.shape, real.stride()) != (fake.shape, fake.stride()):
+            take_place(fake, real)  # type: ignore[arg-type]
 
 
 def _those_given(result: Any, given: dict[int, torch.Tensor]) -> Any:

@@ -49,7 +49,9 @@ def _changed(fake: Any, change: Any, replay: Any, *args: Any, **kwargs: Any) -> 
     base, is_alone = _base_of(fake)
     if is_alone:
         return change(fake, *args, **kwargs)
-    views = list(filter(_has_history, [fake] if base is not fake else _views_of(fake, fake._fake_storage)))
+    views = list(
+        filter(_has_history, [fake] if base is not fake else _views_of(fake, fake._fake_storage))
+    )
     seen = None
     if replay is not None and base is not fake:
         with autograd.enable_grad(), contextlib.suppress(RuntimeError, IndexError):
@@ -132,9 +134,10 @@ def _set_data(fake: Any, source: Any) -> None:
 def _as_until_written(view: Any, base: Any) -> Any:
     """What `view` has to stand for: a read finds its history, and a write finds how it lies now."""
     with autograd.enable_grad(), contextlib.suppress(RuntimeError):
-        seen = _UntilWritten.apply(view, [base])
+        seen = _UntilWritten.apply(view, [base])  # type: ignore[no-untyped-call]
         rebind(seen, view._fake_meta, view._fake_storage)  # of another dtype, perhaps
         return seen
+    return None
 
 
 _plain_data: Any = FakeTensor.__dict__["data"]

@@ -1,8 +1,8 @@
 """Calls with a tensor without elements: each kernel refuses them in its own way, or accepts them;
 and calls that a kernel refuses whatever the elements are.
 
-Input: a call of an operator that indexes, rolls, pools, counts, or joins several tensors. Output: the
-:class:`Condition` that eager accepts it. Invariant: eager itself is asked, of tensors that have
+Input: a call of an operator that indexes, rolls, pools, counts, or joins several tensors. Output:
+the :class:`Condition` that eager accepts it. Invariant: eager itself is asked, of tensors that have
 little memory or none; indices of unknown value are taken to be 0, which is refused if every index
 is.
 """

@@ -198,3 +198,16 @@ def test_objects_are_searched_only_if_there_may_be_views(monkeypatch: pytest.Mon
         x.sin()  # which holds it
         x.unsqueeze_(0)
         torch.arange(3)[:].unsqueeze_(0)
+
+
+def test_for_data_of_parameters_objects_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "get_referrers", None)
+    with fake_mode():
+        layer = torch.nn.Linear(2, 3)
+        views = [parameter.view(-1) for parameter in layer.parameters()]
+        layer.half()
+        layer.weight.data = torch.ones(6)
+        x = torch.ones(2, requires_grad=True) * 2
+        rows = x[:1]
+        x.data = x.data.double()
+    assert (len(views), rows.shape) == (2, (1,))

@@ -123,12 +123,21 @@ def _set_data(fake: Any, source: Any) -> None:
     if fake._fake_meta is before:
         return
     base, is_alone = _base_of(fake)
-    if is_alone:
+    if is_alone or (base is fake and _are_replayed_alike(fake, before)):
         return
     earliest = autograd.next_sequence_number()
     for view in filter(_has_history, [fake] if base is not fake else _views_of(fake, storage)):
         is_written = autograd.is_later(view.grad_fn, earliest)  # and was only now replayed by C++
         _exchange(view, base, None if is_written else _as_until_written(view, base))
+
+
+def _are_replayed_alike(base: Any, before: Any) -> bool:
+    """Whether C++ may replay the views of `base`: it lies as before, or is a leaf, as a parameter
+    is, whose views cannot be written. The search for views takes 0.1 s among a million objects.
+    """
+    now = base._fake_meta
+    lies_alike = (now.size, now.stride, now.offset) == (before.size, before.stride, before.offset)
+    return lies_alike or (base.requires_grad and base.is_leaf)
 
 
 def _as_until_written(view: Any, base: Any) -> Any:

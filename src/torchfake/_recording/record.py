@@ -235,13 +235,14 @@ def _record_on_real_memory(
     real_args = tuple(with_repeats(func, args, real))
     real_kwargs = with_real_tensors(kwargs, copied=copied)
     result = record(func, traits, real_args, real_kwargs, run, mode_mark)
-    if args and result is real_args[0] and _lie_alike(result, args[0]):
+    is_first = bool(args) and result is real_args[0]
+    if is_first and (not traits.mutated_names or _lie_alike(result, args[0])):
         return args[0]
     if traits.mutated_names:
         fakes = tensors_in(args, kwargs)
         given = dict(zip(tensors_in(real_args, real_kwargs), fakes, strict=True))
         _take_places(given)
-        return _those_given(result, {id(real): fake for real, fake in given.items()})
+        result = _those_given(result, {id(real): fake for real, fake in given.items()})
     if any(map(is_alias, tensors_in(args, kwargs))):
         return fake_aliases(result)  # real results, if it was run at once
     return result

@@ -120,7 +120,7 @@ def _set_data(fake: Any, source: Any) -> None:
     """``fake.data = source``, which is no write: histories stay until there is one."""
     before, storage = fake._fake_meta, fake._fake_storage
     _plain_data.fset(fake, source)
-    if fake._fake_meta is before:
+    if fake._fake_meta is before or torch.nn.parameter.is_lazy(fake):  # which has no sizes yet
         return
     base, is_alone = _base_of(fake)
     if is_alone or (base is fake and _are_replayed_alike(fake, before)):

@@ -93,7 +93,11 @@ def _checkpoint_text(given: str | int) -> str:
     if given in _KEPT:
         return f"{given}: each block keeps {_KEPT[str(given)]}"
     counts = counts_of(given) or {}
-    some = [f"of {number_text(n, 'block')}, {_KEPT[k]}; " for k, n in counts.items() if k in _KEPT]
+    some = [
+        f"of {number_text(n, 'block')}, {_KEPT[k].replace('its', 'the')}; "
+        for k, n in counts.items()
+        if k in _KEPT
+    ]
     others = "of the others, all activations" if some else "all activations are kept"
     return f"{given}: {''.join(some)}{others}"
 

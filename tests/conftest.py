@@ -164,6 +164,18 @@ def assert_same_outside(build: Callable[[], Any], use: Callable[..., Any]) -> An
     return result
 
 
+def refused_as_in_eager(
+    call: Callable[[], Any], mode: Callable[[], Any], kind: type[Exception]
+) -> Exception:
+    """The error of a call in a mode, which has the text of the error in eager mode."""
+    with pytest.raises(kind) as expected:
+        call()
+    with mode(), pytest.raises(kind) as found:
+        call()
+    assert str(found.value) == str(expected.value)
+    return found.value
+
+
 def assert_inside(program: Callable[[], Any]) -> None:
     """``program()`` describes alike in eager and inside a mode."""
     torch.manual_seed(0)

@@ -50,16 +50,11 @@ def replacing_in_modes(function: Callable[..., Any]) -> Callable[[Any], Any]:
     """The same for a function that is called on threads in a mode; on others, the original is."""
 
     def make_replacement(original: Any) -> Any:
+        in_modes = replacing(function)(original)
+
         @wraps(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if modes.current() is None:
-                return original(*args, **kwargs)
-            try:
-                return function(original, *args, **kwargs)
-            except TypeError as error:
-                if not _do_not_fit(error):
-                    raise
-            return original(*args, **kwargs)  # whose error names it
+            return (original if modes.current() is None else in_modes)(*args, **kwargs)
 
         return replacement
 

@@ -49,9 +49,7 @@ def _changed(fake: Any, change: Any, replay: Any, *args: Any, **kwargs: Any) -> 
     base, is_alone = _base_of(fake)
     if is_alone:
         return change(fake, *args, **kwargs)
-    views = list(
-        filter(_has_history, [fake] if base is not fake else _views_of(fake, fake._fake_storage))
-    )
+    views = _views_of(fake, base, fake._fake_storage)
     seen = None
     if replay is not None and base is not fake:
         with autograd.enable_grad(), contextlib.suppress(RuntimeError, IndexError):
@@ -73,13 +71,18 @@ def _base_of(fake: Any) -> tuple[Any, bool]:
         return (fake._base, False) if fake._is_view() else (fake, fake._use_count() == 1)
 
 
-def _views_of(base: Any, storage: Any) -> list[Any]:
-    """The views of `base` on `storage`. Nobody lists them, so all objects are searched."""
+def _views_of(fake: Any, base: Any, storage: Any) -> list[Any]:
+    """`fake`, a view of `base`, or if it is `base`, its views on `storage`: those with a history
+    that writes can change. Nobody lists the views of a base, so all objects are searched.
+    """
+    if base is not fake:
+        return [fake] if _has_history(fake) else []
     if sys.getrefcount(storage) <= 3:  # by `base` or a variable of the caller, and by this call
         return []
     dicts = [held for held in gc.get_referrers(storage) if type(held) is dict]
     found = [each for each in gc.get_referrers(*dicts) if isinstance(each, FakeTensor)]
-    return [view for view in found if view._is_view() and view._base is base]
+    views = (view for view in found if view._is_view() and view._base is base)
+    return list(filter(_has_history, views))
 
 
 def _has_history(view: Any) -> bool:
@@ -126,7 +129,7 @@ def _set_data(fake: Any, source: Any) -> None:
     if is_alone or (base is fake and _are_replayed_alike(fake, before)):
         return
     earliest = autograd.next_sequence_number()
-    for view in filter(_has_history, [fake] if base is not fake else _views_of(fake, storage)):
+    for view in _views_of(fake, base, storage):
         is_written = autograd.is_later(view.grad_fn, earliest)  # and was only now replayed by C++
         _exchange(view, base, None if is_written else _as_until_written(view, base))
 

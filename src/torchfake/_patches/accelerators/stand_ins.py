@@ -31,21 +31,27 @@ _USERS: tuple[Any, ...] = (torch, torch.mtia)
 """Modules that may have the C++ classes of streams and events, without classes in Python."""
 
 
+_NO_DEVICE: Any = object()
+
+
+def _only_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The one argument of a call, if it is a device; other calls are torch's to judge."""
+    given = args if args else [kwargs.get("device", _NO_DEVICE)]
+    return given[0] if len(args) + len(kwargs) == 1 else _NO_DEVICE
+
+
 def _new_device(original: Any, *args: Any, **kwargs: Any) -> torch.device:
     """``torch.device``: a number is a device of the fake machine; C++ would look for a real one."""
-    given = [*args, *kwargs.values()]
-    is_device = len(given) == 1 and (bool(args) or "device" in kwargs)
-    if is_device and type(given[0]) is int and devices.names_any_device():
-        return _device(devices.accelerator_type(), given[0])
+    given = _only_device(args, kwargs)
+    if type(given) is int and devices.names_any_device():
+        return _device(devices.accelerator_type(), given)
     return original(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def _new_generator(original: Any, *args: Any, **kwargs: Any) -> torch.Generator:
-    given = [*args, *kwargs.values()]
-    is_device = len(given) == 1 and (bool(args) or "device" in kwargs)
-    if is_device and devices.names_any_device():
-        device = given[0]
-        target = _device(devices.accelerator_type(), device) if type(device) is int else device
+    given = _only_device(args, kwargs)
+    if given is not _NO_DEVICE and devices.names_any_device():
+        target = _device(devices.accelerator_type(), given) if type(given) is int else given
         target = _device(target)
         if target.type not in ("cpu", "meta"):
             return FakeGenerator(devices.resolve(target))

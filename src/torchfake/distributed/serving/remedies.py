@@ -27,12 +27,12 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
     """The plan with the changes with which all users fit: more GPUs; and weights, caches or both in
     fewer bits, each of which needs fewer GPUs than all that lose less.
     """
-    own, fewest, remedies = found.server.axes.num_ranks, None, list[str]()
+    own, fewest, remedies = found.num_gpus, None, list[str]()
     for options, changed in narrower(question, _formats(found)):
         tried = _on_fewest(found, changed, fewest)
         if tried is None:
             continue
-        fewest = tried.server.axes.num_ranks
+        fewest = tried.num_gpus
         where = [] if fewest == own and options else [_layout_text(tried)]
         text = " ".join([*options, *where])
         remedies.append(f"{text}, which serves {tried.most_users_on_average:,} users")
@@ -72,7 +72,7 @@ def _on_fewest(found: ServingPlan, question: Any, below: int | None) -> ServingP
             if not most:
                 continue
             replicas = -(-found.users // most)
-            if below is not None and replicas * tried.server.axes.num_ranks >= below:
+            if below is not None and replicas * tried.num_gpus >= below:
                 continue
             if replicas > 1:
                 sizes = {"replicate": replicas, **sizes}
@@ -80,7 +80,7 @@ def _on_fewest(found: ServingPlan, question: Any, below: int | None) -> ServingP
         except InputsError:
             continue
         if tried.fits:
-            best, below = tried, tried.server.axes.num_ranks
+            best, below = tried, tried.num_gpus
     return best
 
 
@@ -102,5 +102,5 @@ def _layouts(found: ServingPlan) -> Iterator[dict[str, int]]:
 
 def _layout_text(found: ServingPlan) -> str:
     sizes = larger(found.server.axes.sizes)
-    is_usual = set(sizes) == {"tp"} and found.server.axes.num_ranks <= GPUS_PER_NODE
+    is_usual = set(sizes) == {"tp"} and found.num_gpus <= GPUS_PER_NODE
     return f"--gpus {sizes['tp']}" if is_usual else f"--mesh {mesh_text(sizes)}"

@@ -26,7 +26,7 @@ _PRECISIONS = {
 SHORT_PRECISIONS = {"mixed": "mixed precision"}
 """What a precision is called in a verdict, if not by its name."""
 
-_KEPT = {"selective": "attention and every second matrix product", "full": "only its inputs"}
+_KEPT = {"selective": "attention and every second matrix product", "full": "only {} inputs"}
 """What a block keeps for backward, by the name of how it is checkpointed."""
 
 
@@ -91,10 +91,10 @@ def _assumptions(found: TargetPlan) -> Iterator[Line]:
 def _checkpoint_text(given: str | int) -> str:
     """A description of ``checkpoint=``: the activations of blocks that are kept."""
     if given in _KEPT:
-        return f"{given}: each block keeps {_KEPT[str(given)]}"
+        return f"{given}: each block keeps {_KEPT[str(given)].format('its')}"
     counts = counts_of(given) or {}
     some = [
-        f"of {number_text(n, 'block')}, {_KEPT[k].replace('its', 'the')}; "
+        f"of {number_text(n, 'block')}, {_KEPT[k].format('the')}; "
         for k, n in counts.items()
         if k in _KEPT
     ]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import sys
 import time
 import warnings
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.distributed.sharded_models import CASES, Case, inputs
+from tests.inspect.memory.memory_oracle import LiveStorages
 
 PAYLOADS = {
     "_allgather_base_": ("all_gather", lambda args: args[0].nbytes),
@@ -45,7 +45,7 @@ POINT_TO_POINT = ("send", "recv_")
 NO_MESSAGES = ("wait_tensor", "_wrap_tensor_autograd")
 
 
-class Counting(TorchDispatchMode):
+class Counting(LiveStorages):
     """Bytes of the storages that are alive, and of the messages, of this process alone.
 
     A higher-order operator counts as one: by what it returns.
@@ -55,29 +55,14 @@ class Counting(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_bytes = self.peak_bytes = 0
         self.messages: dict[str, list[int]] = {}
-        self._alive: dict[int, list[Any]] = {}
-
-    def saw(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        known = self._alive.get(key)
-        if known is None:
-            self._alive[key] = [weakref.ref(storage, lambda _: self.died(key)), 0]
-        before = self._alive[key][1]
-        self.num_bytes += size if size != before else 0  # resized: for a moment there are both
-        self.peak_bytes = max(self.peak_bytes, self.num_bytes)
-        self.num_bytes -= before if size != before else 0
-        self._alive[key][1] = size
-
-    def died(self, key: int) -> None:
-        self.num_bytes -= self._alive.pop(key)[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(cls, DTensor) or "Async" in cls.__name__ for cls in types):
             return NotImplemented
+        self.begin()
         if isinstance(func, torch._ops.HigherOrderOperator):
-            return self._saw_all(func, func(*args, **(kwargs or {})))
+            return self._saw_all(func, args, func(*args, **(kwargs or {})), sys._getframe(1))
         name = func.overloadpacket.__name__
         if func.namespace in ("c10d", "_c10d_functional") and name not in NO_MESSAGES:
             collective, payload = PAYLOADS[name]
@@ -88,14 +73,14 @@ class Counting(TorchDispatchMode):
             sums[1] += payload(args)
         result = func(*args, **(kwargs or {}))
         settle(func, result)
-        return self._saw_all(func, result)
+        return self._saw_all(func, args, result, sys._getframe(1))
 
-    def _saw_all(self, func: Any, result: Any) -> Any:
-        for tensor in pytree.tree_leaves(result):
-            if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-                storage = tensor.untyped_storage()
-                if storage._cdata in self._alive or func is not torch.ops.aten.split.Tensor:
-                    self.saw(storage)  # else it is gloo's own: it reduces a copy, and splits that
+    def _saw_all(self, func: Any, args: Any, result: Any, frame: Any) -> Any:
+        plain = (torch.Tensor, torch.nn.Parameter)
+        made = [t for t in pytree.tree_leaves(result) if type(t) in plain]
+        if func is torch.ops.aten.split.Tensor:  # gloo reduces a copy of its own, and splits that
+            made = [t for t in made if t.untyped_storage()._cdata in self._alive]
+        self.end(func, args, made, frame)
         return result
 
 
@@ -132,7 +117,7 @@ def counting_resizes(counting: Counting) -> Iterator[None]:
     def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         original(storage, size)
         if storage._cdata in counting._alive:
-            counting.saw(storage)
+            counting.observe(storage)
         return storage
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
@@ -155,7 +140,7 @@ def counted(case: Case) -> dict[str, Any]:
         given = (case.inputs or inputs)()
     axes = {name: mesh[name] for name in names}  # each look-up makes a mesh, of tensors
     for tensor in locals_of([*model.parameters(), *model.buffers()]):
-        counting.saw(tensor.untyped_storage())
+        counting.observe(tensor.untyped_storage())
 
     def step() -> None:
         model.zero_grad(set_to_none=not case.keep_gradients)

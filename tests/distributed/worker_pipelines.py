@@ -39,7 +39,7 @@ def counted(case: PipelineCase) -> dict[str, Any]:
     counting = Counting()
     buffers = [b for stage in stages for b in stage.submod.buffers()]
     for tensor in locals_of([*parameters, *buffers, given, target]):
-        counting.saw(tensor.untyped_storage())
+        counting.observe(tensor.untyped_storage())
 
     def step() -> None:
         for parameter in parameters:

@@ -53,11 +53,13 @@ from torchfake._unknown_values.question import Question as Question
 from torchfake.observe.dispatch import observers as observers
 from torchfake.observe.dispatch import observing as observing
 from torchfake.observe.facts import assume_value as assume_value
+from torchfake.observe.facts import engine_node as engine_node
 from torchfake.observe.facts import held_bytes as held_bytes
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of
 from torchfake.observe.facts import mode_of_copies as mode_of_copies
 from torchfake.observe.facts import no_mode as no_mode
+from torchfake.observe.facts import running_node as running_node
 from torchfake.observe.facts import set_known_value as set_known_value
 from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules

@@ -58,7 +58,7 @@ def activations(served: Served, mesh: Any) -> int:
     model = served.strategy(served.routed().eval(), mesh)
     counting = Counting()
     for tensor in locals_of([*model.parameters(), *model.buffers()]):
-        counting.saw(tensor.untyped_storage())
+        counting.observe(tensor.untyped_storage())
     held = counting.num_bytes
     with counting:
         logits_of(model, cache_in_blocks(model), LENGTH)

@@ -1,8 +1,14 @@
-"""The oracle of memory: a real run, every storage counted by a dispatch mode."""
+"""The oracle of memory: a real run, every storage counted by a dispatch mode.
+
+Under a dispatch mode, the autograd engine and formulas of gradients write to new memory where they
+otherwise write in place; ``_is_written_in_place`` says which results take over the memory of their
+first argument. tests/inspect/storages/test_engine_writes.py compares that with runs without a mode.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,42 +18,99 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+aten = torch.ops.aten
+_ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
 
-class StorageCounter(TorchDispatchMode):
-    """Counts the bytes of storages that are alive: given ones, and those that operators make."""
 
-    def __init__(self, given: Iterable[torch.Tensor]) -> None:
+class LiveStorages(TorchDispatchMode):
+    """The bytes of the storages that are alive, of those that were observed, and their peak."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.num_bytes = self.peak_bytes = 0
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
-        for tensor in given:
-            self.observe(tensor.untyped_storage())
+        self._zeros: set[int] = set()  # made by formulas of gradients
+        self._uncounted: tuple[int, int] | None = None  # a result, if its first argument dies
 
     def observe(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
         known = self._alive.get(key)
         if known is not None and known[1] == size:
             return
-        if known is not None:  # resized: both exist for a moment
-            self.num_bytes += size
-            self.peak_bytes = max(self.peak_bytes, self.num_bytes)
-            self.num_bytes -= known[1]
-            self._alive[key] = (known[0], size)
-            return
-
-        def freed(_: Any) -> None:
-            self.num_bytes -= self._alive.pop(key)[1]
-
-        self._alive[key] = (weakref.ref(storage, freed), size)
-        self.num_bytes += size
+        ref = weakref.ref(storage, lambda _: self._died(key)) if known is None else known[0]
+        self._alive[key] = (ref, size)
+        self.num_bytes += size  # resized: both exist for a moment
         self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+        self.num_bytes -= 0 if known is None else known[1]
+
+    def _died(self, key: int) -> None:
+        size = self._alive.pop(key)[1]
+        self._zeros.discard(key)
+        if self._uncounted == (key, size):
+            self._uncounted = None  # its memory is that of the result from here on
+        else:
+            self.num_bytes -= size
+
+    def begin(self) -> None:
+        """An operator is called: what its predecessor may have written in place is held."""
+        if self._uncounted is not None:
+            self.num_bytes += self._uncounted[1]
+            self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+            self._uncounted = None
+
+    def end(self, func: Any, args: Any, made: Iterable[torch.Tensor], frame: Any) -> None:
+        """An operator, which was called from this frame, has returned these tensors."""
+        peak_before, made = self.peak_bytes, list(made)
+        for tensor in made:
+            self.observe(tensor.untyped_storage())
+        if len(made) != 1 or not _is_called_by_engine(frame):
+            return
+        if func in _ZEROS:
+            self._zeros.add(made[0].untyped_storage()._cdata)
+        elif self._is_written_in_place(func, args, made[0]):
+            old = args[0].untyped_storage()
+            self._uncounted = old._cdata, old.nbytes()
+            self.num_bytes -= old.nbytes()
+            self.peak_bytes = peak_before
+
+    def _is_written_in_place(self, func: Any, args: Any, made: torch.Tensor) -> bool:
+        """Whether an operator on a gradient, or on new zeros, is called in place without a mode,
+        provided that nobody else holds the first argument.
+        """
+        if type(args[0]) is not torch.Tensor:
+            return False
+        old, new = args[0].untyped_storage(), made.untyped_storage()
+        if old._cdata == new._cdata or old.nbytes() != new.nbytes():
+            return False
+        if func is aten.add.Tensor:
+            return torch._C._current_autograd_node().name() not in _ADDING_NODES
+        return old._cdata in self._zeros
+
+
+class StorageCounter(LiveStorages):
+    """Counts the bytes of storages that are alive: given ones, and those that operators make."""
+
+    def __init__(self, given: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        for tensor in given:
+            self.observe(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.begin()
         result = func(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self.observe(tensor.untyped_storage())
+        made = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor))
+        self.end(func, args, made, sys._getframe(1))
         return result
+
+
+_ADDING_NODES = {"VarMeanBackward0", "StdMeanBackward0"}
+
+
+def _is_called_by_engine(frame: Any) -> bool:
+    backward = torch.autograd.graph._engine_run_backward.__code__
+    while frame.f_globals["__name__"] in ("torch._dynamo.eval_frame", "torch._compile"):
+        frame = frame.f_back
+    return frame.f_code is backward and not torch.is_grad_enabled()
 
 
 def state_of(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

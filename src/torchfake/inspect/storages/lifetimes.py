@@ -40,8 +40,8 @@ class Lifetime:
     """One storage: its size, when it was allocated and freed, for what, and by which code."""
 
     __slots__ = (
-        "allocated_at", "category", "device", "freed_at", "location", "module", "num_bytes", "op",
-        "phase", "stream", "used_on",
+        "allocated_at", "category", "device", "freed_at", "location", "module", "node", "num_bytes",
+        "op", "phase", "stream", "used_on",
     )  # fmt: skip
 
     allocated_at: int  # event
@@ -49,6 +49,7 @@ class Lifetime:
     category: str  # "" while it is not known
     device: torch.device
     module: str  # the full name of the module that was running
+    node: int | None  # in a backward pass, the number of the graph's node that allocated it
     num_bytes: int
     op: Any  # the operator that allocated it; None if the storage existed before the step
     phase: str  # the phase in which it was allocated

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
+from torchfake.inspect.storages.engine_writes import EngineWrite, engine_write
 from torchfake.inspect.storages.kernel_memory import (
     MADE_LAST_FIRST,
     is_product,
@@ -30,8 +31,10 @@ from torchfake.observe import (
     Observer,
     RunningModules,
     Storage,
+    engine_node,
     held_tensors,
     observing,
+    running_node,
     storage_of,
 )
 
@@ -72,6 +75,7 @@ class StorageTracker(Observer):
         self._has_workspace = has_workspace
         self.ops: set[Any] = set()  # all operators that ran
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
+        self._write: EngineWrite | None = None  # by the operator that ran last
         self.survivors: list[Allocation] = []  # allocations that are alive after `finish`
 
     def active(self) -> observing:
@@ -83,12 +87,18 @@ class StorageTracker(Observer):
     def call_operator(self, run: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if self._recomputed and not torch.is_grad_enabled():
             self._end_recomputation()
+        if self._write is not None:
+            self.settle()
+            self._write = None
         if func is LOOKUP:
             check_indices(args)
         return run(func, types, args, kwargs)
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.ops.add(func)
+        if isinstance(result, FakeTensor) and (node := engine_node()) is not None:
+            old, new = (self.allocation_of(storage_of(t)) for t in (args[0], result))
+            self._write = engine_write(func, args, old, new, node)
         if may_need_scratch(func) and args and isinstance(args[0], FakeTensor) and args[0].is_cuda:
             self._note_kernel(func, args, kwargs)
         if self.commands is not None:
@@ -150,11 +160,21 @@ class StorageTracker(Observer):
         life.allocated_at, life.freed_at = self.clock, -1
         life.category, life.phase, life.op = "", self.phase, op
         life.module, life.location = self.modules.name, None
+        life.node = running_node()
         return life
 
     def storage_freed(self, allocation: Allocation) -> None:
         life = allocation.note
-        life.freed_at, self.clock = self.clock, self.clock + 1
+        if self._write is not None and life is self._write.continued:
+            self._continue(life, self._write.result)
+        else:
+            life.freed_at, self.clock = self.clock, self.clock + 1
+
+    def _continue(self, life: Lifetime, result: Allocation) -> None:
+        """Let a lifetime go on as that of a result, which eager mode writes to the same memory."""
+        self._write = None
+        self.lives.remove(result.note)
+        result.note = life
 
     def storage_used(self, allocation: Allocation, stream: int) -> None:
         life = allocation.note

@@ -1,4 +1,4 @@
-"""The dispatcher of torchfake: every operation on fakes comes through here.
+"""The dispatcher of torchfake: every operation on fakes that no rule answers comes here.
 
 Input: the arguments of ``__torch_dispatch__``, called for a mode or a fake: an operator, the
 classes of its arguments, the arguments. Output: the operator's result, built from a cached recipe
@@ -34,8 +34,8 @@ from torchfake._eager_checks.checked_run import run as _run
 from torchfake._operators.composites import register as _composites  # noqa: F401  adds kernels
 from torchfake._operators.cuda.first_use import COMPOSED_ELSEWHERE
 from torchfake._operators.handlers.special_operators import (
-    LIFTS,
-    MARKS,
+    LIFT_IDS,
+    PROFILER_MARK_IDS,
     handler_of,
     lift,
     read_scalar,
@@ -87,7 +87,7 @@ def dispatch(
     if fast is None:
         returned, write = recipe.returned_argument, recipe.write
         if returned is None or (write is not None and not write(args)):
-            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
+            return _slow_path(recipe, func, types, args, kwargs or {}, owner)
         return args[returned]
     record, wrapper, base, default_dtype, kind, value, make_value = fast
     if default_dtype is not None and default_dtype is not _default_dtype():
@@ -95,7 +95,7 @@ def dispatch(
     if make_value is not None:
         value = make_value(args, kwargs)
         if value is None:
-            return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
+            return _slow_path(recipe, func, types, args, kwargs or {}, owner)
     if base is None:
         if in_inference_mode():
             inference.seen = True
@@ -113,7 +113,7 @@ def dispatch(
                 location = known.get(instruction) or _new_location(code, instruction)
         storage = storage_of_kind(kind, location, value)
     elif in_inference_mode() or (inference.seen and args[base].is_inference()):
-        return _slow_hit(recipe, func, types, args, kwargs or {}, owner)
+        return _slow_path(recipe, func, types, args, kwargs or {}, owner)
     else:
         storage = args[base]._fake_storage
     fake = _make_wrapper(*wrapper)
@@ -121,7 +121,7 @@ def dispatch(
     return fake
 
 
-def _slow_hit(
+def _slow_path(
     recipe: Recipe, func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None
 ) -> Any:
     """Return the result of a hit that the hot path cannot finish, or of a miss."""
@@ -158,10 +158,10 @@ def _miss(func: Any, types: Any, args: Args, kwargs: Kwargs, owner: Any = None) 
             return run_higher_order(func, args, kwargs)
     if _has_foreign_class(types):
         return NotImplemented
-    if id(func) in LIFTS and not types and not in_inference_mode():
-        return lift(func, args, kwargs)  # each BatchNorm counts from torch.tensor(0)
-    if id(func) in MARKS:
-        return func(*args, **kwargs)  # each step of an optimizer has two
+    if id(func) in LIFT_IDS and not types and not in_inference_mode():
+        return lift(func, args, kwargs)  # frequent: BatchNorm counts from torch.tensor(0)
+    if id(func) in PROFILER_MARK_IDS:
+        return func(*args, **kwargs)  # frequent: two per step of an optimizer
     if func is _READ and type(args[0]) in FAKE_TYPES and args[0]._fake_storage.deferred is None:
         return read_scalar(func, args, kwargs)  # never cached: nothing else has to be asked
     traits = traits_of(func)
@@ -183,7 +183,7 @@ def _must_decompose(func: Any, traits: OpTraits, args: Args) -> bool:
 
     C++ decomposes composite operators before dispatching to Python, except in inference mode, for
     inference tensors, and when another wrapper class handled the operation. Four kinds cannot be
-    run whole then: ``to`` compares devices, which meta tensors do not have; some read values; some
+    run whole then: ``to`` compares real devices; some read values; some
     return a view or a copy, and outside of inference mode only the view is an inference tensor; and
     C++ refuses to write inference tensors there, which it checks for the parts.
     """

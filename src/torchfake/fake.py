@@ -52,9 +52,9 @@ class fake_mode:
 
     A mode can be entered again while it is active. It is active on this thread, on threads started
     inside it, and for work submitted to thread pools inside it. Fakes outlive it. Modes must be
-    exited in reverse order, on the thread that entered them: any other ``__exit__`` raises
-    RuntimeError and changes nothing. Exiting restores torch, also after an interrupt; a mode whose
-    object is deleted without being exited ends then.
+    exited in reverse order, on the thread that entered them: without an error in flight, any other
+    ``__exit__`` raises RuntimeError and changes nothing. Exiting restores torch, also after an
+    interrupt; a mode whose object is deleted without being exited ends then.
 
     Args:
         fake_cuda: ``False``: the CUDA devices of this machine. ``True``: one fake CUDA device; an
@@ -90,7 +90,7 @@ class fake_mode:
         num_devices: int = 1,
         answer: str | AnswerFunction | None = None,
     ) -> None:
-        # also created here, so that a wrong argument is refused by the constructor
+        # created here, so that the constructor refuses a wrong argument
         self._answerer = Answerer(answer)
         is_one = type(num_devices) is int and num_devices == 1
         is_plain = fake_cuda is False and fake_device is None and is_one

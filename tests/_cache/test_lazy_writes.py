@@ -100,5 +100,5 @@ def test_hits_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_mode():
         for _ in range(3):
             program()
-        monkeypatch.setattr(_dispatch, "_slow_hit", refuse)
+        monkeypatch.setattr(_dispatch, "_slow_path", refuse)
         program()

@@ -1,9 +1,9 @@
 """Recipes: the outcome of an operation, in terms of the arguments of the call.
 
 Input: the parts of an outcome, from ``_cache/learn``. Output: a :class:`Recipe`; if its outcome is
-a single new wrapper, also a :class:`FastRecipe`, the only form that the hot path reads. Invariant:
-a recipe refers to an argument by its path in the call, and to a storage by an argument on it, never
-to a tensor of the call from which the recipe was learned.
+a single new wrapper, also a :class:`FastRecipe`, from which the hot path makes the wrapper.
+Invariant: a recipe refers to an argument by its path in the call, and to a storage by an argument
+on it, never to a tensor of the call from which the recipe was learned.
 
 An outcome may depend on three facts that are not in its key, since few outcomes do: torch's default
 dtype, the devices of the mode, and whether autograd's engine adds up gradients. A recipe that

@@ -93,8 +93,8 @@ class MaybeNotFinite(UpperBound):
 
 
 class LargeFill(MaybeNotFinite):
-    """The one number in all elements of a tensor too large to keep its value. The number is not
-    read; it tells whether results computed from the tensor are finite.
+    """The one number in all elements of a tensor too large to keep its value. The number
+    only decides whether results computed from the tensor are finite.
     """
 
     __slots__ = ()
@@ -184,7 +184,7 @@ class Storage:
     _kind: StorageKind
     _meta: MetaStorage | living.Sign
     location: RawLocation | None  # the line of user code that called the operator
-    value: KnownValue | None  # the contents, of small tensors only; None if unknown
+    value: KnownValue | None  # what is known or assumed of the contents; None if nothing
     deferred: DeferredProtocol | None  # the record, if operations on the storage are recorded
 
     def __new__(

@@ -2,8 +2,9 @@
 
 Input: a :class:`~torchfake._materialize.collect.Selection`, and a :class:`Request`. Output: the
 tensors of the selection, real. Invariant: no tensor changes until all checks have passed on all
-ranks. The exception is attributes computed from parameters: their histories are released before the
-check whether another graph holds them or the parameters.
+ranks, except that attributes computed from parameters lose their histories before the check whether
+another graph holds them or the parameters. After a failure of the replay, each tensor is real or
+deferred, and the call can be repeated; a cast or a value of a checkpoint stays recorded.
 """
 
 from __future__ import annotations

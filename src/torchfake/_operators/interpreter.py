@@ -8,7 +8,7 @@ succeeded.
 The operator runs once, on meta tensors that alias as the fakes do. Its results are then identified:
 the meta tensor of an argument becomes that argument, a meta tensor on the meta storage of a
 :class:`Storage` becomes a view of it, and any other result is a new fake. If the values of all
-inputs are known, the operator also runs on the values.
+inputs are known, those of the result follow, now or when they are read.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def leave(mode: Any, error_type: Any = None, error: Any = None, trace: Any = Non
     """Leave `mode`, the innermost mode of this thread.
 
     Raises:
-        RuntimeError: if `mode` is not the innermost one. Nothing has changed then.
+        RuntimeError: if `mode` is not the innermost one, unless an error is in flight. Nothing has
+            changed then.
     """
     state = None
     try:
@@ -234,14 +235,16 @@ def _end_abandoned() -> None:
 
 
 def _end_after_its_owner(state: ModeState) -> None:
-    """End `state`, which nothing can leave any more, if it is on and this is its thread."""
+    """End `state`, which nothing can leave any more, if it is on and this is its thread; strike it
+    off if its thread has ended. A live thread ends it at its next entry or exit.
+    """
     if state.thread_id == threading.get_ident():
         if state in modes.thread.modes or state in modes.on_any_thread:
             _end_abandoned()
             update_patches()
     elif state.thread_id not in {thread.ident for thread in threading.enumerate()}:
         modes.on_any_thread.discard(state)
-        update_patches()  # a live thread ends the mode at its next entry or exit
+        update_patches()
 
 
 def _forget_draws() -> None:

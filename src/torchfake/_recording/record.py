@@ -69,7 +69,8 @@ _LIKE_FIRST = frozenset(
 def record(
     func: Any, traits: OpTraits, args: Args, kwargs: Kwargs, run: RunOnFakes, mode_mark: int = PLAIN
 ) -> Any:
-    """Run `func` by ``run(func, args, kwargs)``, and add it to the graph.
+    """Run `func` by ``run(func, args, kwargs)``, and add it to the graph, unless it reads values,
+    is on real memory, or leaves nothing to replay.
 
     Raises:
         RecordError: if an argument cannot be kept until the operation is replayed.
@@ -253,14 +254,14 @@ def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _take_places(given: dict[torch.Tensor, torch.Tensor]) -> None:
-    """Lay fakes as the real tensors lie that an operation had in place of them, and has resized."""
+    """Give fakes the layout of the real tensors that stood for them, where these were resized."""
     for real, fake in given.items():
         if is_deferred_fake(fake) and not _lie_alike(real, fake):
             take_place(fake, real)  # type: ignore[arg-type]
 
 
 def _those_given(result: Any, given: dict[int, torch.Tensor]) -> Any:
-    """The arguments of which the results of an operation are the real tensors."""
+    """The results of an operation, each that stood for a fake replaced by that fake."""
     if isinstance(result, (list, tuple)):
         return type(result)(_those_given(each, given) for each in result)
     return given.get(id(result), result)

@@ -73,7 +73,7 @@ def read_scalar(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 _LIFTING = (aten.lift_fresh.default, aten.lift.default)
-LIFTS = frozenset(map(id, _LIFTING))
+LIFT_IDS = frozenset(map(id, _LIFTING))
 
 
 @register_handler(*_LIFTING)
@@ -95,7 +95,7 @@ def lift(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 _marks = torch.ops.profiler
 _MARKS = _marks._record_function_enter_new.default, _marks._record_function_exit._RecordFunction
-MARKS = frozenset(map(id, _MARKS))
+PROFILER_MARK_IDS = frozenset(map(id, _MARKS))
 
 
 @register_handler(*_MARKS)

@@ -15,7 +15,7 @@ from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch, replacing
 from torchfake._recording.arguments import fake_aliases
 from torchfake._tensor.fake_tensor import FakeTensor
-from torchfake._tensor.method_arguments import target_of_type
+from torchfake._tensor.method_arguments import device_of_kind, target_of_type
 from torchfake._torch import autograd, backends, kernels
 from torchfake.errors import UnsupportedOpError
 
@@ -96,9 +96,7 @@ def _to_device_type(
     options = {"non_blocking": non_blocking, "memory_format": memory_format}
     if not devices.names_any_device():
         return original(tensor, device, **options)
-    if device is None or type(device) is int:
-        device = _device(original.__name__, *(() if device is None else (device,)))
-    return tensor.to(devices.resolve(device), **options)
+    return tensor.to(device_of_kind(device, original.__name__), **options)
 
 
 @replacing
@@ -108,7 +106,7 @@ def _legacy_type(
     """``Tensor.type`` of a real tensor, given a type such as ``torch.cuda.FloatTensor``."""
     if dtype is None or isinstance(dtype, torch.dtype) or not devices.names_any_device():
         return original(tensor, dtype, *args, **kwargs)
-    return tensor.to(*target_of_type(dtype))
+    return tensor.to(*target_of_type(dtype, tensor.device.type))
 
 
 @replacing

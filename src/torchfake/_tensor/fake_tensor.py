@@ -22,11 +22,12 @@ from torchfake._core.metadata import (
     metadata_of,
     with_mark,
 )
-from torchfake._core.storage import Storage
+from torchfake._core.storage import PinnedMemory, Storage
 from torchfake._graph import deferred_storage
 from torchfake._tensor import gradient_devices, known_values, method_arguments, torch_function
 from torchfake._tensor.method_arguments import (
     encode_target,
+    is_non_blocking,
     legacy_new,
     of_device_types,
     target_of_type,
@@ -155,7 +156,10 @@ class FakeTensor(torch.Tensor):
         args, kwargs = encode_target(args, kwargs)
         if self._fake_meta.mark == DEFERRED_AS_META:
             kwargs = method_arguments.leaving_meta(kwargs, *args[:1])
-        return _Super.to(self, *args, **kwargs)
+        made = _Super.to(self, *args, **kwargs)
+        if self.is_cuda and made.device.type == "cpu" and is_non_blocking(args, kwargs):
+            made._fake_storage.pinned = PinnedMemory()  # where the copy need not wait
+        return made
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         return self.to(devices.CPU, memory_format=memory_format)
@@ -163,7 +167,7 @@ class FakeTensor(torch.Tensor):
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
             return type_name(self.dtype, self._fake_meta.reported_device.type)
-        return self.to(*target_of_type(dtype))
+        return self.to(*target_of_type(dtype, self.device.type))
 
     def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
         return legacy_new(self, args, kwargs)

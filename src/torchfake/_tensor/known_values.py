@@ -157,11 +157,19 @@ def tolist(fake: Any) -> Any:
 
 
 def dlpack(fake: Any, **kwargs: Any) -> Any:
+    if fake.device.type not in ("cpu", "meta"):
+        raise BufferError(
+            f"this tensor is fake: there is no memory on {fake.device} that another library could "
+            "read. Pass tensor.cpu(), if its values are known"
+        )
     with without_fake_mode():
         return memory_of(fake, "__dlpack__()").__dlpack__(**kwargs)
 
 
 def dlpack_device(fake: Any) -> Any:
+    device = fake.device
+    if device.type == "cuda":
+        return torch.utils.dlpack.DLDeviceType.kDLCUDA, device.index
     return read_value(fake, "__dlpack_device__()").__dlpack_device__()
 
 

@@ -34,6 +34,11 @@ def encode_target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
     return args, kwargs
 
 
+def is_non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether ``Tensor.to`` with these arguments does not wait for a copy."""
+    return bool(kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)))
+
+
 def leaving_meta(kwargs: dict[str, Any], *given: Any) -> dict[str, Any]:
     """Of a fake that reports meta: the same, but outside of ``meta_init`` a device in it means a
     copy, which reports that device. C++ takes the fake to be there already.
@@ -66,8 +71,9 @@ TYPE_NAMES = {
 """The names of the legacy constructors of tensors, such as ``torch.FloatTensor``, by dtype."""
 
 
-def target_of_type(dtype: Any) -> tuple[Any, ...]:
-    """The arguments of ``Tensor.to`` that do what ``Tensor.type(dtype)`` does.
+def target_of_type(dtype: Any, device_type: str) -> tuple[Any, ...]:
+    """The arguments of ``Tensor.to`` that do what ``Tensor.type(dtype)`` does for a tensor on a
+    device of this type: the device stays, unless the new type is one of another kind of device.
 
     Raises:
         ValueError: if there is no such type.
@@ -76,7 +82,8 @@ def target_of_type(dtype: Any) -> tuple[Any, ...]:
         return (dtype,)
     name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
     parts = name.split(".")  # torch.FloatTensor, torch.cuda.FloatTensor
-    return parts[1] if len(parts) == 3 else "cpu", _dtype_of_type_name(name)
+    target, named = parts[1] if len(parts) == 3 else "cpu", _dtype_of_type_name(name)
+    return (named,) if target == device_type else (target, named)
 
 
 def _dtype_of_type_name(name: str) -> torch.dtype:
@@ -91,11 +98,40 @@ def legacy_new(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, An
     first = args[0] if args else torch.Size([0])
     if isinstance(first, (torch.UntypedStorage, torch.TypedStorage)):
         return tensor.new_empty(0).set_(getattr(first, "_untyped_storage", first))
+    _check_legacy_device(tensor, kwargs.get("device"))
     if isinstance(first, torch.Tensor):
+        if (first.dtype, first.device.type) != (tensor.dtype, tensor.device.type):
+            raise TypeError(
+                f"expected a tensor of {tensor.dtype} on {tensor.device.type}, got one of "
+                f"{first.dtype} on {first.device.type}"
+            )
         return first.detach()
     if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
         return tensor.new_tensor(first, **kwargs)
     return tensor.new_empty(first if isinstance(first, torch.Size) else args, **kwargs)
+
+
+def _check_legacy_device(tensor: torch.Tensor, device: Any) -> None:
+    """Refuse another kind of device than that of the tensor, as C++ does."""
+    if device is not None and torch.device(device).type != tensor.device.type:
+        raise RuntimeError(
+            f"legacy constructor expects device type: {tensor.device.type} but device type: "
+            f"{torch.device(device).type} was passed"
+        )
+
+
+def device_of_kind(device: Any, kind: str) -> torch.device:
+    """The device that ``tensor.cuda(device)`` names, or ``tensor.mtia(device)`` and so on.
+
+    Raises:
+        RuntimeError: if it is one of another kind.
+    """
+    if device is None or type(device) is int:
+        device = torch.device(kind, *(() if device is None else (device,)))
+    if torch.device(device).type != kind:
+        name = "MTIA" if kind == "mtia" else kind
+        raise RuntimeError(f"Invalid device, must be {name} device")
+    return devices.resolve(device)
 
 
 def _is_on(device_type: str) -> property:
@@ -112,9 +148,7 @@ def _conversion_to(device_type: str) -> Any:
         non_blocking: bool = False,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> torch.Tensor:
-        if device is None or type(device) is int:
-            device = torch.device(f"{device_type}:{device}" if device is not None else device_type)
-        target = devices.carrier(devices.resolve(device))
+        target = devices.carrier(device_of_kind(device, device_type))
         return subclass.builtin_methods.to(fake, target, memory_format=memory_format)
 
     convert.__name__ = convert.__qualname__ = device_type

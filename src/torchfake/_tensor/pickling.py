@@ -62,8 +62,13 @@ def load_fake(
     requires_grad: bool,
     attributes: dict[str, Any],
     stands_for: type | None = None,
-) -> FakeTensor:
+) -> torch.Tensor:
     """Rebuild a fake from a pickle, on the device of its storage: ``torch.load`` may move that."""
+    if storage.device.type == "meta":  # ``map_location="meta"``: torch's own
+        made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        if stands_for is None and not attributes.get("_is_param", False):
+            return made.requires_grad_(requires_grad)
+        return subclass.make_subclass(stands_for or torch.nn.Parameter, made, requires_grad)
     meta = intern(tuple(size), tuple(stride), offset, dtype, storage.device, conj=conj, neg=neg)
     is_parameter = stands_for is None and attributes.get("_is_param", False)
     cls = FakeParameter if is_parameter else fake_class(stands_for or torch.Tensor)

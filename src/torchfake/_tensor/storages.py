@@ -173,6 +173,9 @@ class FakeUntypedStorage(torch.UntypedStorage):
     # Memory that is shared, or that C++ reads.
 
     def is_shared(self) -> bool:
+        """Whether other processes can have the memory; on CUDA they always can."""
+        if self.device.type == "cuda":
+            return True
         deferred: Any = self._fake_storage.deferred
         if deferred is None or deferred.real is None:
             return self._fake_storage in _shared

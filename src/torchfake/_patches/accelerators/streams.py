@@ -97,6 +97,7 @@ class FakeStream:
 
     def record_event(self, event: Any = None) -> Any:
         event = FakeEvent(self.device.type) if event is None else event
+        event.device = self.device
         _tell("record", event, self)
         return event
 
@@ -106,6 +107,8 @@ class FakeEvent:
 
     cuda_event = sycl_event = event_id = 0
 
+    device: torch.device | None = None  # that of the stream that has recorded it
+
     def __init__(self, device_type: str) -> None:
         self._type = device_type
 
@@ -113,11 +116,12 @@ class FakeEvent:
     def __class__(self) -> type:
         return _class_of(self._type, "Event")
 
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self._type)
-
     def record(self, stream: Any = None) -> None:
+        state = modes.current()
+        if stream is not None:
+            self.device = stream.device
+        elif state is not None and state.accelerator is not None:
+            self.device = current_stream(state.accelerator).device
         _tell("record", self, stream)
 
     def wait(self, stream: Any = None) -> None:

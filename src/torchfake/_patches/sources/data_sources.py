@@ -36,6 +36,24 @@ def _with_fake_result(original: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @replacing
+def _from_dlpack(original: Any, /, ext_tensor: Any, **options: Any) -> Any:
+    """``torch.from_dlpack`` of a fake on another device than the CPU: a tensor of the same memory.
+    C++ would ask the driver for the stream.
+    """
+    if not isinstance(ext_tensor, FakeTensor) or ext_tensor.device.type in ("cpu", "meta"):
+        return _with_fake_result(original)(ext_tensor, **options)
+    if ext_tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if ext_tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    device, copy = options.get("device"), options.get("copy")
+    shared = ext_tensor.detach()
+    if device is None and not copy:
+        return shared
+    return shared.to(shared.device if device is None else device, copy=bool(copy))
+
+
+@replacing
 def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.tensor(data, device=x.device)`` inside a transform of ``torch.func``, where `x`
     reports its carrier, a meta device: C++ would drop the data.
@@ -181,13 +199,13 @@ PATCHES = [
     Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
     Patch(torch, "tensor", _with_real_items),
     Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
-    Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
+    Patch(torch.utils.dlpack, "from_dlpack", _from_dlpack),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),
     Patch(torch, "ctc_loss", _lengths_as_tensors),
     Patch(torch, "_sobol_engine_draw", _sobol_draw),
     *(Patch(torch, f"sparse_{kind}_tensor", _sparse_from_values) for kind in _MAKERS_OF_SPARSE),
     Patch(torch, "frombuffer", _with_fake_result),
-    Patch(torch, "from_dlpack", _with_fake_result),
+    Patch(torch, "from_dlpack", _from_dlpack),
     Patch(torch, "to_dlpack", _to_dlpack),
     Patch(torch.UntypedStorage, "copy_", _copy_from_fake_storage),
     Patch(torch.UntypedStorage, "from_buffer", _storage_from_buffer),

@@ -98,12 +98,14 @@ def _load_without_data(
     """``torch.load``: only sizes and devices of storages are read, not their bytes."""
     state = modes.current()
     is_refused = kwargs.get("mmap") and not isinstance(f, (str, os.PathLike))
-    if state is None or state.is_loading or is_refused or str(map_location) == "meta":
+    if state is None or state.is_loading or is_refused:
         return original(f, map_location, *args, **kwargs)
     state.is_loading = True
     if map_location is not None:
         modes.thread.locate = functools.partial(_locate_pickled, map_location)
     try:
+        if str(map_location) == "meta":
+            return original(f, map_location, *args, **kwargs)
         if state.mark:
             return _load_deferred(original, f, map_location, state, args, kwargs)
         return _load_fake(original, f, map_location, args, kwargs)

@@ -1,4 +1,4 @@
-"""What tells the device of a fake to others: DLPack, legacy types, sharing, pinned copies, files."""
+"""What tells others the device of a fake: DLPack, legacy types, sharing, pinned copies, files."""
 
 from __future__ import annotations
 

@@ -156,10 +156,10 @@ class FakeTensor(torch.Tensor):
         args, kwargs = encode_target(args, kwargs)
         if self._fake_meta.mark == DEFERRED_AS_META:
             kwargs = method_arguments.leaving_meta(kwargs, *args[:1])
-        made = _Super.to(self, *args, **kwargs)
+        made: Any = _Super.to(self, *args, **kwargs)
         if self.is_cuda and made.device.type == "cpu" and is_non_blocking(args, kwargs):
             made._fake_storage.pinned = PinnedMemory()  # where the copy need not wait
-        return made
+        return made  # type: ignore[no-any-return]
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         return self.to(devices.CPU, memory_format=memory_format)

@@ -108,7 +108,7 @@ _ADDING_NODES = {"VarMeanBackward0", "StdMeanBackward0"}
 
 def _is_called_by_engine(frame: Any) -> bool:
     backward = torch.autograd.graph._engine_run_backward.__code__
-    while frame.f_globals["__name__"] in ("torch._dynamo.eval_frame", "torch._compile"):
+    while frame.f_globals.get("__name__") in ("torch._dynamo.eval_frame", "torch._compile"):
         frame = frame.f_back
     return frame.f_code is backward and not torch.is_grad_enabled()
 

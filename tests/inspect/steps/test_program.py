@@ -93,7 +93,7 @@ def test_a_loss_that_is_split_over_ranks() -> None:
         found = estimate(step)
         counting = Counting()  # of shards
         for tensor in locals_of([*model.parameters(), x, y, mesh.mesh]):
-            counting.saw(tensor.untyped_storage())
+            counting.observe(tensor.untyped_storage())
         with counting:
             step()
     assert found.peak_bytes == found.first_step_peak_bytes == counting.peak_bytes

@@ -31,6 +31,7 @@ class LiveStorages(TorchDispatchMode):
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._zeros: set[int] = set()  # made by formulas of gradients
         self._uncounted: tuple[int, int] | None = None  # a result, if its first argument dies
+        self._peak_if_held = 0  # the peak, if somebody holds that argument
 
     def observe(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -55,7 +56,7 @@ class LiveStorages(TorchDispatchMode):
         """An operator is called: what its predecessor may have written in place is held."""
         if self._uncounted is not None:
             self.num_bytes += self._uncounted[1]
-            self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+            self.peak_bytes = self._peak_if_held
             self._uncounted = None
 
     def end(self, func: Any, args: Any, made: Iterable[torch.Tensor], frame: Any) -> None:
@@ -71,7 +72,7 @@ class LiveStorages(TorchDispatchMode):
             old = args[0].untyped_storage()
             self._uncounted = old._cdata, old.nbytes()
             self.num_bytes -= old.nbytes()
-            self.peak_bytes = peak_before
+            self._peak_if_held, self.peak_bytes = self.peak_bytes, peak_before
 
     def _is_written_in_place(self, func: Any, args: Any, made: torch.Tensor) -> bool:
         """Whether an operator on a gradient, or on new zeros, is called in place without a mode,

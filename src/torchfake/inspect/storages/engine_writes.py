@@ -51,7 +51,7 @@ def engine_write(
     if (life.num_bytes, life.device) != (new.num_bytes, new.device):
         return None
     if func is _ADD:
-        is_written = life.node not in (None, node) and _may_be_added_to(args)
+        is_written = life.node != node and _may_be_added_to(args)  # a node's own sum is new
     else:
         is_written = life.node == node and life.op in _ZEROS
     return EngineWrite(life, new) if is_written else None

@@ -286,3 +286,17 @@ def test_meta_as_the_device_of_a_context(mode: Any) -> None:
     with mode(), torch.device("meta"):
         for bring in (torch.asarray, torch.as_tensor):
             assert all(bring(data).is_meta for data in sources)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_tensors_of_numbers_can_be_pinned(mode: Any) -> None:
+    with mode(fake_cuda=1):
+        made = torch.tensor([1.0, 2.0], requires_grad=True, pin_memory=True)
+        assert made.is_pinned()
+        assert made.is_leaf
+        assert made.tolist() == [1, 2]
+        assert torch.tensor([torch.tensor(3)], pin_memory=True).tolist() == [3]
+        with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+            torch.tensor([1.0], device="cuda", pin_memory=True)
+        with pytest.raises(RuntimeError, match="Can't pin tensor constructed from numpy"):
+            torch.tensor(np.ones(2), pin_memory=True)

@@ -83,6 +83,18 @@ def _name_device_of_context(kwargs: dict[str, Any]) -> None:
 
 
 @replacing_in_modes
+def _pinned(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory to copy them to."""
+    data = args[0] if args else kwargs.get("data")
+    if not kwargs.get("pin_memory") or isinstance(data, (torch.Tensor, np.ndarray)):
+        return original(*args, **kwargs)
+    made = original(*args, **{**kwargs, "pin_memory": False, "requires_grad": False})
+    if made.device.type != "cpu":
+        raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does
+    return made.pin_memory().requires_grad_(kwargs.get("requires_grad", False))
+
+
+@replacing_in_modes
 def _sharing_memory(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """``torch.as_tensor`` of an array that is not dense: C++ would copy the fake that it has made,
     whose carrier is on meta, and so lose the strides.
@@ -179,7 +191,7 @@ _PATCHES_FOR_DROPPED_DATA = [
 PATCHES = [
     *(_PATCHES_FOR_DROPPED_DATA if backends.drops_data_on_meta() else []),
     Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
-    Patch(torch, "tensor", _with_real_items),
+    Patch(torch, "tensor", lambda original: _with_real_items(_pinned(original))),
     Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),

@@ -41,9 +41,14 @@ def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     reports its carrier, a meta device: C++ would drop the data.
     """
     device = kwargs.get("device")
-    if device is not None and modes.current() is not None and not isinstance(device, int):
+    is_named = device is not None and not isinstance(device, int)
+    if is_named and modes.current() is not None and not any(map(_is_fake, (*args[:1], kwargs.get("obj")))):
         kwargs["device"] = devices.decode(torch.device(device))
     return original(*args, **kwargs)
+
+
+def _is_fake(data: Any) -> bool:
+    return isinstance(data, FakeTensor)
 
 
 def _as_tensor(
@@ -83,8 +88,20 @@ def _name_device_of_context(kwargs: dict[str, Any]) -> None:
 
 
 @replacing_in_modes
+def _aliasing(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``torch.asarray`` of a fake: C++ compares the device with the carrier of the fake."""
+    source = args[0] if args else kwargs.get("obj")
+    if not isinstance(source, FakeTensor) or kwargs.get("device") is None:
+        return original(*args, **kwargs)
+    own, target = source.device, devices.resolve(kwargs["device"])
+    if own != target and kwargs.get("copy") is False:
+        raise ValueError(f"can't alias tensor from device '{own}' to '{target}'.")
+    return original(*args, **{**kwargs, "device": devices.encode(target)})
+
+
+@replacing_in_modes
 def _pinned(original: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory to copy them to."""
+    """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory."""
     data = args[0] if args else kwargs.get("data")
     if not kwargs.get("pin_memory") or isinstance(data, (torch.Tensor, np.ndarray)):
         return original(*args, **kwargs)
@@ -190,7 +207,11 @@ _PATCHES_FOR_DROPPED_DATA = [
 
 PATCHES = [
     *(_PATCHES_FOR_DROPPED_DATA if backends.drops_data_on_meta() else []),
-    Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
+    Patch(
+        torch,
+        "asarray",
+        lambda original: _with_real_items(_with_fake_result(_aliasing(original))),
+    ),
     Patch(torch, "tensor", lambda original: _with_real_items(_pinned(original))),
     Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),

@@ -42,13 +42,10 @@ def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     """
     device = kwargs.get("device")
     is_named = device is not None and not isinstance(device, int)
-    if is_named and modes.current() is not None and not any(map(_is_fake, (*args[:1], kwargs.get("obj")))):
+    is_of_fake = any(isinstance(given, FakeTensor) for given in (*args[:1], kwargs.get("obj")))
+    if is_named and not is_of_fake and modes.current() is not None:
         kwargs["device"] = devices.decode(torch.device(device))
     return original(*args, **kwargs)
-
-
-def _is_fake(data: Any) -> bool:
-    return isinstance(data, FakeTensor)
 
 
 def _as_tensor(

@@ -41,9 +41,9 @@ def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     reports its carrier, a meta device: C++ would drop the data.
     """
     device = kwargs.get("device")
-    is_named = device is not None and not isinstance(device, int)
-    is_of_fake = any(isinstance(given, FakeTensor) for given in (*args[:1], kwargs.get("obj")))
-    if is_named and not is_of_fake and modes.current() is not None:
+    if any(isinstance(given, FakeTensor) for given in (*args[:1], kwargs.get("obj"))):
+        return original(*args, **kwargs)
+    if device is not None and modes.current() is not None and not isinstance(device, int):
         kwargs["device"] = devices.decode(torch.device(device))
     return original(*args, **kwargs)
 

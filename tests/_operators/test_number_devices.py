@@ -52,6 +52,53 @@ def test_as_on_cuda(name: str, mode: Callable[..., Any]) -> None:
                 assert call(*given).device.type == "cuda"
 
 
+def put(x: torch.Tensor, index: Any, value: torch.Tensor) -> torch.Tensor:
+    x[index] = value
+    return x
+
+
+READ: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "fill_": lambda x, n: x.fill_(n),
+    "fill": torch.fill,
+    "by a mask": lambda x, n: put(x, x == 0, n),
+    "by indices": lambda x, n: put(x, torch.tensor([0]), n),
+    "index_put": lambda x, n: x.index_put((torch.tensor([0]),), n, accumulate=True),
+    "index_fill": lambda x, n: x.index_fill(
+        0, torch.zeros(1, dtype=torch.long, device=x.device), n
+    ),
+    "masked_fill": lambda x, n: x.masked_fill(x == 0, n),
+    "where": lambda x, n: torch.where(x == 0, n, x),
+}
+ONLY_ON_CUDA = "masked_fill", "where"
+
+
+@pytest.mark.parametrize("own", ["cpu", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_a_number_is_read_on_any_device(name: str, own: str, mode: Callable[..., Any]) -> None:
+    """As torch's CUDA backend does with two devices."""
+    with mode(fake_cuda=2):
+        for device in ("cpu", "cuda:0", "cuda:1"):
+            x, number = torch.zeros(3, device=own), torch.ones((), device=device)
+            if name in ONLY_ON_CUDA and own == "cpu" != device:
+                with pytest.raises(RuntimeError, match="on the same device"):
+                    READ[name](x, number)
+            else:
+                assert READ[name](x, number).device == torch.device(own)
+
+
+def test_a_row_of_one_number_is_not_read_on_another_device() -> None:
+    with fake_mode(fake_cuda=2), pytest.raises(RuntimeError, match="on the same device"):
+        READ["index_put"](torch.zeros(3), torch.ones(1, device="cuda"))
+
+
+def test_a_number_that_is_read_is_known() -> None:
+    with fake_mode(fake_cuda=2):
+        number = torch.tensor(2.0, device="cuda:1")
+        assert torch.zeros(2).fill_(number).tolist() == [2, 2]
+        assert put(torch.zeros(2), torch.tensor([0]), number).tolist() == [2, 0]
+
+
 def test_mask_on_another_device() -> None:
     with fake_mode(fake_cuda=True), pytest.raises(RuntimeError, match="on the same device"):
         torch.randn(300, device="cuda").masked_select(torch.ones(300, dtype=torch.bool))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.conftest import unknown
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode, materialize_tensor
 from torchfake.errors import UnknownValueError
 
 
@@ -56,3 +56,14 @@ def test_what_is_the_same_memory_is_equal() -> None:
                 torch.equal(x, other)
         nan = torch.full((3,), float("nan"))
         assert not torch.equal(nan, nan)
+
+
+def test_tensors_that_are_not_quantized_are_dequantized_to_floats():
+    with fake_mode():
+        floats, half = torch.ones(2), torch.ones(2).half()
+        assert floats.dequantize() is floats
+        assert half.dequantize().dtype == torch.float32
+        assert torch.tensor([1, 2]).dequantize().tolist() == [1.0, 2.0]
+    with deferred_mode():
+        drawn = torch.randn(3).half().dequantize()
+    assert drawn.dtype == materialize_tensor(drawn).dtype == torch.float32

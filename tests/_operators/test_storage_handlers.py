@@ -1,4 +1,6 @@
-"""Pinned memory: which fakes say that they are in it, as tensors do on a machine with a GPU."""
+"""Which fakes say that they are in pinned memory, as tensors do on a machine with a GPU; and which
+that they lie alike in one memory.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +56,19 @@ def test_a_loader_pins_its_batches() -> None:
 def test_after_the_mode() -> None:
     fake = fake_like(torch.ones(3))
     assert (fake.is_pinned(), fake.pin_memory().is_pinned()) == (False, True)
+
+
+@pytest.mark.usefixtures("mode")
+def test_which_tensors_lie_alike_in_one_memory() -> None:
+    x = torch.ones(2)
+    alike = x, x.view(2), x.detach(), x.view(torch.int32)
+    others = torch.ones(2), x.view(2, 1), x[:1], x.clone(), torch.ones(2, device="cuda")
+    assert all(x.is_set_to(other) for other in alike)
+    assert not any(x.is_set_to(other) for other in others)
+
+
+def test_a_real_tensor_has_another_memory() -> None:
+    real = torch.ones(2)
+    with fake_mode():
+        assert not torch.ones(2).is_set_to(real)
+        assert real.is_set_to(real.view(2))

@@ -14,6 +14,7 @@ from torch import nn
 from tests._patches.conftest import CUDA
 from tests.conftest import all_fake
 from torchfake import fake_mode, is_fake
+from torchfake.errors import UnsupportedOpError
 
 
 def in_context(program: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -167,3 +168,21 @@ def test_two_devices() -> None:
         assert on_first[torch.tensor([0, 1])].device == CUDA
         on_first.copy_(on_cpu)
         assert on_first.device == CUDA
+
+
+@pytest.mark.parametrize("named", ["torch.cuda.FloatTensor", torch.cuda.HalfTensor])
+def test_a_default_type_on_cuda_is_refused_with_what_to_call(named: Any) -> None:
+    with fake_mode(fake_cuda=1):
+        for given in ({"t": named}, {"t": torch.cuda.BFloat16Tensor}):
+            with pytest.raises(UnsupportedOpError, match="set_default_device"):
+                torch.set_default_tensor_type(**given)
+
+
+@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.* is deprecated")
+def test_default_types_on_the_cpu_can_be_set_in_a_mode() -> None:
+    with fake_mode(fake_cuda=1):
+        try:
+            torch.set_default_tensor_type(torch.DoubleTensor)
+            assert torch.ones(2).dtype == torch.float64
+        finally:
+            torch.set_default_tensor_type("torch.FloatTensor")

@@ -154,6 +154,13 @@ def test_views_are_noted_while_an_operation_is_dispatched() -> None:
     assert bases[1] is six
 
 
+def test_views_can_be_made_without_a_base() -> None:
+    six = torch.zeros(6)
+    with dispatcher.views_without_bases():
+        assert six.view(2, 3)._base is None
+    assert six.view(2, 3)._base is six
+
+
 @pytest.mark.parametrize("device_type", ["cpu", "cuda", "mps", "xpu", "hpu", "mtia"])
 def test_autocast_of_any_type(device_type: str) -> None:
     """Those are named here that torch's own function forgets, and no others."""

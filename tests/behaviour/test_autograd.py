@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tests.behaviour.conftest import linear, matrix, network, tied
@@ -149,3 +150,28 @@ def test_views_of_real_tensors_are_of_eagers_kind(mode: Any, inside: bool, outsi
     expected = kinds(real)
     with mode():
         assert kinds(real) == expected
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_a_row_that_is_pooled_without_gradients_is_no_view(mode: Any) -> None:
+    def pooled() -> list[bool]:
+        images = torch.rand(2, 4, 8)
+        net = nn.Sequential(nn.Conv1d(4, 4, 1), nn.MaxPool1d(2))
+        with torch.no_grad():
+            results = [functional.max_pool1d(images, 2), net(images)]
+        results += [net(images), *functional.max_pool1d(images, 2, return_indices=True)]
+        return [result._is_view() for result in results]
+
+    with mode():
+        found = pooled()
+    assert found == pooled()
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_a_pooled_row_can_be_mapped_and_written(mode: Any) -> None:
+    with mode():
+        images = torch.ones(3, 2, 4, 8)
+        assert torch.vmap(lambda x: functional.max_pool1d(x, 2))(images).shape == (3, 2, 4, 4)
+        row = functional.max_pool1d(images[0], 2).add_(1)
+        assert row.requires_grad_().is_leaf
+        assert row.tolist() == torch.full((2, 4, 4), 2.0).tolist()

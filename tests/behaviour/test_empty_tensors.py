@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchfake import deferred_mode, fake_mode
+from torchfake import deferred_mode, fake_like, fake_mode
 from torchfake.errors import UnknownValueError
 
 _PROGRAMS: dict[str, Callable[[Any], Any]] = {
@@ -92,3 +92,20 @@ def test_a_row_of_the_same_tensor_is_not_known() -> None:
             large[:1].sum().item()
         with pytest.raises(UnknownValueError):
             large.sum().item()
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("size", [(0, 0), (1, 0, 3, 1), (0, 3), (3, 0, 2)])
+@pytest.mark.parametrize("reduce", [torch.var, torch.std, torch.var_mean, torch.std_mean])
+def test_deviations_of_no_elements_are_contiguous(reduce: Any, size: tuple[int, ...]) -> None:
+    for x in (torch.empty(size), torch.empty(size[::-1]).permute(*reversed(range(len(size))))):
+        for dim in range(len(size)):
+            expected = reduce(x, dim, keepdim=True)
+            results = zip(
+                _as_tuple(reduce(fake_like(x), dim, keepdim=True)), _as_tuple(expected), strict=True
+            )
+            assert all(fake.stride() == real.stride() for fake, real in results)
+
+
+def _as_tuple(results: Any) -> Any:
+    return (results,) if isinstance(results, torch.Tensor) else results

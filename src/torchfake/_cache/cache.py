@@ -62,6 +62,7 @@ _EXCLUDED = {
     "aten::_linalg_check_errors": "reads a value",
     "aten::record_stream": "acts on a stream",
     "aten::is_pinned": "asks the storage",
+    "aten::is_set_to": "the same",
     "aten::pin_memory": "runs as another operator, which propagates its values",
     "aten::_pin_memory": "the same",
     "aten::median": "refuses if torch.use_deterministic_algorithms is on, which is no part of keys",

@@ -56,6 +56,7 @@ _MIXES_DEVICES = frozenset(
      "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter",
      "aten::as_strided_scatter",
      "aten::resize_as_",  # takes only the sizes of the other
+     "aten::fill", "aten::fill_",  # read the number, wherever it is
      "aten::set_",  # takes the storage of another tensor, on any device
      # lengths, targets and sections may stay on the CPU
      "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss",

@@ -13,7 +13,7 @@ Its files, in reading order:
     strings      whether eager accepts strings among the arguments
     indices      the ranges of indices
     conditions   what else is checked of values: lengths, counts, probabilities, divisors
-    no_elements  calls with tensors without elements: indices, rolls, pools
+    no_elements  calls with tensors without elements, or with dims that kernels refuse
     products     sizes of tensors to which products are added
     values       whether known values are accepted, recorded ones too
     overlaps     writes to memory that repeats, or that other arguments read

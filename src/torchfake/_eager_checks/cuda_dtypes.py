@@ -34,7 +34,7 @@ _ONLY_ON_CUDA = frozenset(
 
 _OF_LIBRARIES = re.compile(
     "aten::(_?linalg_(?!vector_norm)|cholesky|lu_|geqrf|orgqr|ormqr|triangular_solve|bitwise_|"
-    "special_|gcd|lcm)"
+    "__i?[lr]shift__|special_|gcd|lcm)"
 )
 """Operators that have no floating dtypes of two bytes on either device, or no floating ones."""
 

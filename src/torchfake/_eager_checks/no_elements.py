@@ -1,5 +1,5 @@
 """Calls with a tensor without elements: each kernel refuses them in its own way, or accepts them;
-and calls that a kernel refuses whatever the elements are.
+and calls that a kernel refuses whatever the elements are: for bins, or for the number of dims.
 
 Input: a call of an operator that indexes, rolls, pools, counts, or joins several tensors. Output:
 the :class:`Condition` that eager accepts it. Invariant: eager itself is asked, of tensors that have
@@ -10,7 +10,7 @@ is.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -76,6 +76,36 @@ def conditions_on_bins(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condit
 
     if tensor.device.type == "cpu":
         yield Condition((), refusal)
+
+
+def _is_one_number(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or not value.dim()
+
+
+_WRONG_DIMS: dict[str, Callable[..., bool]] = {
+    "aten::index_select": lambda tensor, _, index, **__: not tensor.dim() and index.numel() != 1,
+    "aten::searchsorted": lambda bounds, value, **_: (
+        not bounds.dim() or (bounds.dim() > 1 and _is_one_number(value))
+    ),
+    "aten::_grouped_mm": lambda *tensors, **_: any(t.dim() not in (2, 3) for t in tensors[:2]),
+}
+"""Whether a kernel on any device refuses a call for the dims of its arguments, which torch's Python
+does not look at."""
+
+
+def has_wrong_dims(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    is_wrong = _WRONG_DIMS.get(traits_of(func).packet)
+    return is_wrong is not None and is_wrong(*args, **kwargs)
+
+
+def conditions_on_dims(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:
+    """That eager accepts the call, whatever the values are."""
+
+    def refusal() -> Exception | None:
+        named = dict(zip(kwargs, _stand_ins(kwargs.values(), {}), strict=True))
+        return error_raised(lambda: func(*_stand_ins(args, {}), **named))
+
+    yield Condition((), refusal)
 
 
 def conditions_on_none(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:

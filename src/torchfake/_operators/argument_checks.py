@@ -243,7 +243,7 @@ def _on_meta(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_values_written(call: Call) -> None:
-    """Refuse values on another device than the target's; a 0-dim CPU tensor fits any device.
+    """Refuse values on another device than the target's, but for one of no dims, which is copied.
 
     A plain meta tensor fits too: outside a mode, C++ makes one from a number (``x[mask] = 0``), and
     one of zeros for the gradient of ``x[mask] = y``.
@@ -251,7 +251,7 @@ def _check_values_written(call: Call) -> None:
     target, values = call.args[0], call.args[2]
     own, expected = device_of(values), device_of(target)
     is_made_in_cpp = own is None and (values.dim() == 0 or modes.current() is None)
-    is_anywhere = is_made_in_cpp or (values.dim() == 0 and own is not None and own.type == "cpu")
+    is_anywhere = is_made_in_cpp or (values.dim() == 0 and own is not None and own.type != "meta")
     if own != expected and not is_anywhere:
         raise different_devices(call.traits, expected, own)
     check_shape_written(target, call.args[1], values)

@@ -167,8 +167,9 @@ def common_device(traits: OpTraits, tensors: list[torch.Tensor]) -> torch.device
         own = device_of(tensor)
         if own is None:
             continue
-        is_scalar = own.type == "cpu" and tensor.dim() == 0
-        is_scalar = is_scalar and position not in traits.refuses_numbers_at
+        is_scalar = own.type == "cpu" and position not in traits.refuses_numbers_at
+        is_scalar = is_scalar or _is_read(traits, position, device, own)
+        is_scalar = is_scalar and tensor.dim() == 0
         if device is None or (only_scalars and own != device):
             device, only_scalars = own, is_scalar
         elif own == device:
@@ -176,6 +177,22 @@ def common_device(traits: OpTraits, tensors: list[torch.Tensor]) -> torch.device
         elif not is_scalar:
             raise different_devices(traits, device, own)
     return device or devices.CPU
+
+
+_READ_ON_CUDA = {"aten::masked_fill": (2,), "aten::where": (1, 2)}
+_READ_ANYWHERE = {"aten::index_fill": (2,)}
+"""Operators that read a number, or copy it, on whatever device it is, and the tensors that may be
+this number; on CUDA beside other tensors on CUDA only."""
+
+
+def _is_read(
+    traits: OpTraits, position: int, device: torch.device | None, own: torch.device
+) -> bool:
+    packet = traits.packet.removesuffix("_")
+    if position in _READ_ANYWHERE.get(packet, ()):
+        return True
+    is_on_cuda = device is not None and device.type == own.type == "cuda"
+    return is_on_cuda and position in _READ_ON_CUDA.get(packet, ())
 
 
 def different_devices(

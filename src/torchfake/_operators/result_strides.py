@@ -121,6 +121,10 @@ def _contiguous(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     return contiguous_stride(size)
 
 
+def _contiguous_if_empty(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
+    return contiguous_stride(size) if 0 in size else None
+
+
 def _contiguous_of_complex(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """The real part of a complex result is copied to a result that has no strides yet."""
     rule = _contiguous if args[0].is_complex() else _of_iterator
@@ -203,6 +207,8 @@ _RULES: dict[str, _StrideRule] = {
     "aten.hardtanh_backward.default": _of_iterator,
     "aten.mish_backward.default": _of_iterator,
     "aten.repeat.default": _contiguous,
+    "aten.var.correction": _contiguous_if_empty,
+    "aten.var_mean.correction": _contiguous_if_empty,
 }
 """The rules of single operators on all devices. All results of one have the same."""
 

@@ -7,6 +7,7 @@ Invariant: outside a mode, or on another thread, each is the original.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import torch
@@ -107,6 +108,22 @@ def _legacy_type(
     if dtype is None or isinstance(dtype, torch.dtype) or not devices.names_any_device():
         return original(tensor, dtype, *args, **kwargs)
     return tensor.to(*target_of_type(dtype, tensor.device.type))
+
+
+@replacing
+def _default_type(original: Any, t: Any) -> None:
+    """``torch.set_default_tensor_type``: C++ has no types of devices that it was not built for."""
+    named = t if isinstance(t, str) else repr(t)
+    device_type = _ACCELERATED_FLOATS.search(named)
+    if device_type is None or not devices.names_any_device():
+        return original(t)  # type: ignore[no-any-return]
+    raise UnsupportedOpError(
+        f"the default type cannot be {device_type[0]} in a mode: call "
+        f"torch.set_default_device({device_type[1]!r}), and torch.set_default_dtype for the dtype"
+    )
+
+
+_ACCELERATED_FLOATS = re.compile(r"torch\.(\w+)\.(?:Float|Double|Half|BFloat16)Tensor")
 
 
 @replacing
@@ -242,6 +259,7 @@ PATCHES = [
 ]
 PATCHES_FOR_NAMED_DEVICES = [
     Patch(torch, "as_tensor", _as_tensor),
+    Patch(torch, "set_default_tensor_type", _default_type),
     Patch(torch.Tensor, "to", _to),
     Patch(torch.Tensor, "type", _legacy_type),
     *(Patch(torch.Tensor, name, _to_device_type) for name in _CONVERSIONS),

@@ -115,17 +115,21 @@ def hidden_from_modes() -> Together:
     return Together(Guards(torch._C.DisableTorchFunction), _no_dispatch_modes())
 
 
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+_are_bases_left_out = partial(torch._C._dispatch_tls_is_dispatch_key_excluded, _VIEWS)
+_leave_out_bases = partial(torch._C._dispatch_tls_set_dispatch_key_excluded, _VIEWS)
+
+
 def view_bases_recorded(on: bool) -> Setting:
     """Context: torch records the base of views, which it does not do while an operation is being
     dispatched to Python. If not `on`, nothing changes.
     """
-    key = torch._C.DispatchKey.ADInplaceOrView
-    is_excluded = partial(torch._C._dispatch_tls_is_dispatch_key_excluded, key)
-    return Setting(
-        is_excluded,
-        partial(torch._C._dispatch_tls_set_dispatch_key_excluded, key),
-        False if on else is_excluded(),
-    )
+    return Setting(_are_bases_left_out, _leave_out_bases, False if on else _are_bases_left_out())
+
+
+def views_without_bases() -> Setting:
+    """Context: torch records the base of no view, which then looks like a new tensor."""
+    return Setting(_are_bases_left_out, _leave_out_bases, True)
 
 
 _AUTOCAST_KEYS = {kind: f"Autocast{kind.upper()}" for kind in ("cpu", "cuda", "mps", "xpu", "mtia")}

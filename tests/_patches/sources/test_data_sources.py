@@ -286,3 +286,35 @@ def test_meta_as_the_device_of_a_context(mode: Any) -> None:
     with mode(), torch.device("meta"):
         for bring in (torch.asarray, torch.as_tensor):
             assert all(bring(data).is_meta for data in sources)
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_tensors_of_numbers_can_be_pinned(mode: Any) -> None:
+    with mode(fake_cuda=1):
+        made = torch.tensor([1.0, 2.0], requires_grad=True, pin_memory=True)
+        assert made.is_pinned()
+        assert made.is_leaf
+        assert made.tolist() == [1, 2]
+        assert torch.tensor([torch.tensor(3)], pin_memory=True).tolist() == [3]
+        with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+            torch.tensor([1.0], device="cuda", pin_memory=True)
+        with pytest.raises(RuntimeError, match="Can't pin tensor constructed from numpy"):
+            torch.tensor(np.ones(2), pin_memory=True)
+
+
+def test_asarray_on_the_device_of_a_tensor_is_that_tensor() -> None:
+    with fake_mode(fake_cuda=2):
+        for device in ("cpu", "cuda:0", "cuda:1"):
+            x = torch.ones(2, device=device)
+            for copy in (None, False):
+                assert torch.asarray(x, device=device, copy=copy).data_ptr() == x.data_ptr()
+            assert torch.asarray(x, device=device, copy=True).data_ptr() != x.data_ptr()
+            assert torch.asarray(x, device="meta").is_meta
+
+
+def test_asarray_names_the_devices_between_which_it_will_not_copy() -> None:
+    with fake_mode(fake_cuda=2):
+        x = torch.ones(2, device="cuda:0")
+        with pytest.raises(ValueError, match="from device 'cuda:0' to 'cuda:1'"):
+            torch.asarray(x, device="cuda:1", copy=False)
+        assert torch.asarray(x, device="cuda:1").device == torch.device("cuda:1")

@@ -178,3 +178,14 @@ def test_group_norm_without_a_gradient_of_its_input() -> None:
     with fake_mode():
         weight, bias = group_norm(torch.channels_last, False, True, True)
     assert weight.shape == bias.shape == (6,)
+
+
+@pytest.mark.parametrize("dims", [(), (0,), (-1,), (0, True)])
+def test_the_gradient_of_the_product_of_a_number(dims: Any) -> None:
+    def gradient() -> Tensor:
+        x = torch.tensor(3.0, requires_grad=True)
+        return torch.autograd.grad(x.prod(*dims), x, torch.tensor(0.7))[0]
+
+    with deferred_mode():
+        recorded = gradient()
+    assert torch.equal(materialize_tensor(recorded), gradient())

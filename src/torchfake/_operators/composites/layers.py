@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchfake._torch import autograd, cpp_metadata, kernels
+from torchfake._torch import autograd, cpp_metadata, dispatcher, kernels
 
 aten = torch.ops.aten
 
@@ -88,12 +88,13 @@ def native_channel_shuffle(
 def max_pool1d(
     redispatch: Callable[..., Any], tensor: torch.Tensor, *window: Any, **named: Any
 ) -> Any:
-    """``max_pool1d`` without a gradient, contiguous on the CPU: for subclasses C++ takes the kernel
-    of two dims instead.
+    """``max_pool1d`` without a gradient, contiguous and no view on the CPU: C++ takes a row of the
+    kernel of two dims for subclasses.
     """
-    if tensor.device.type == "cpu" and not autograd.needs_gradient(tensor):
-        tensor = tensor.contiguous()
-    return redispatch(tensor, *window, **named)
+    if tensor.device.type != "cpu" or autograd.needs_gradient(tensor):
+        return redispatch(tensor, *window, **named)
+    with dispatcher.views_without_bases():
+        return redispatch(tensor.contiguous(), *window, **named)
 
 
 def transformer_encoder_layer(

@@ -29,7 +29,13 @@ from torchfake._operators.constant_propagation import (
     is_recorded,
 )
 from torchfake._operators.handlers import collectives
-from torchfake._operators.handlers.storages import as_strided, is_pinned, pin_memory, set_storage
+from torchfake._operators.handlers.storages import (
+    as_strided,
+    is_pinned,
+    is_set_to,
+    pin_memory,
+    set_storage,
+)
 from torchfake._operators.interpreter import interpret
 from torchfake._operators.operator_call import Args, Call, Kwargs, common_device
 from torchfake._tensor import known_values
@@ -303,6 +309,7 @@ def _positions(mask: Any) -> list[FakeTensor]:
 
 
 register_handler(aten.is_pinned.default)(is_pinned)
+register_handler(aten.is_set_to.default)(is_set_to)
 register_handler(aten._pin_memory.default, aten.pin_memory.default)(pin_memory)
 
 
@@ -316,6 +323,14 @@ register_handler(aten._pin_memory.default, aten.pin_memory.default)(pin_memory)
 def refuse_quantized(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Refuse quantized dtypes: they carry a scale, and their meta kernels lose the dtype."""
     raise UnsupportedOpError(f"{func} gives a quantized tensor; fakes have no quantized dtypes")
+
+
+@register_handler(aten.dequantize.self)
+def dequantize(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Floats of a tensor that is not quantized, for which meta has no kernel."""
+    if not isinstance(args[0], FakeTensor) or args[0].dtype == torch.float32:
+        return args[0] if isinstance(args[0], FakeTensor) else func(*args)
+    return interpret(aten._to_copy.default, args, {"dtype": torch.float32})
 
 
 @register_handler(aten.record_stream.default)

@@ -102,6 +102,18 @@ def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
     return args[0]._fake_storage.pinned is not None
 
 
+def is_set_to(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """Whether two fakes lie alike in one storage, of whatever dtypes: meta has no such kernel."""
+    if not any(isinstance(tensor, FakeTensor) for tensor in args):
+        return bool(func(*args, **kwargs))
+    one, other = args
+    lie_alike = (one.size(), one.stride(), one.storage_offset()) == (
+        other.size(), other.stride(), other.storage_offset()
+    )  # fmt: skip
+    both = isinstance(one, FakeTensor) and isinstance(other, FakeTensor)
+    return both and lie_alike and one._fake_storage is other._fake_storage
+
+
 def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A copy in pinned memory has the metadata of a clone."""
     if args[0].device.type != "cpu":

@@ -73,6 +73,14 @@ def power_in_place(base: Tensor, exponent: Any) -> Tensor:
     return base if is_power_of_bools else aten.pow_.Scalar(base, exponent)
 
 
+for _name in ("left", "right"):  # aten/src/ATen/native/BinaryOps.cpp: torch's Python refuses bools
+    for _start, _end in (("__", ""), ("__i", "_")):
+        _like = getattr(aten, f"bitwise_{_name}_shift{_end}")
+        _packet = getattr(aten, f"{_start}{_name[0]}shift__")
+        register_meta_kernel(_packet.Tensor)(_like.Tensor)
+        register_meta_kernel(_packet.Scalar)(_like.Tensor_Scalar)
+
+
 @register_meta_kernel(aten.glu_jvp.default)
 def glu_jvp(glu: Tensor, x: Tensor, dx: Tensor, dim: int) -> Tensor:
     """aten/src/ATen/native/GatedLinearUnit.cpp: a product with half of the tangent."""

@@ -59,6 +59,8 @@ def _on_reported_device(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     reports its carrier, a meta device: C++ would drop the data.
     """
     device = kwargs.get("device")
+    if any(isinstance(given, FakeTensor) for given in (*args[:1], kwargs.get("obj"))):
+        return original(*args, **kwargs)
     if device is not None and modes.current() is not None and not isinstance(device, int):
         kwargs["device"] = devices.decode(torch.device(device))
     return original(*args, **kwargs)
@@ -98,6 +100,30 @@ def _name_device_of_context(kwargs: dict[str, Any]) -> None:
     device = backends.context_device() if kwargs.get("device") is None else None
     if device is not None and device.type not in ("cpu", "meta"):
         kwargs["device"] = devices.resolve(device)
+
+
+@replacing_in_modes
+def _aliasing(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``torch.asarray`` of a fake: C++ compares the device with the carrier of the fake."""
+    source = args[0] if args else kwargs.get("obj")
+    if not isinstance(source, FakeTensor) or kwargs.get("device") is None:
+        return original(*args, **kwargs)
+    own, target = source.device, devices.resolve(kwargs["device"])
+    if own != target and kwargs.get("copy") is False:
+        raise ValueError(f"can't alias tensor from device '{own}' to '{target}'.")
+    return original(*args, **{**kwargs, "device": devices.encode(target)})
+
+
+@replacing_in_modes
+def _pinned(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory."""
+    data = args[0] if args else kwargs.get("data")
+    if not kwargs.get("pin_memory") or isinstance(data, (torch.Tensor, np.ndarray)):
+        return original(*args, **kwargs)
+    made = original(*args, **{**kwargs, "pin_memory": False, "requires_grad": False})
+    if made.device.type != "cpu":
+        raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does
+    return made.pin_memory().requires_grad_(kwargs.get("requires_grad", False))
 
 
 @replacing_in_modes
@@ -196,8 +222,12 @@ _PATCHES_FOR_DROPPED_DATA = [
 
 PATCHES = [
     *(_PATCHES_FOR_DROPPED_DATA if backends.drops_data_on_meta() else []),
-    Patch(torch, "asarray", lambda original: _with_real_items(_with_fake_result(original))),
-    Patch(torch, "tensor", _with_real_items),
+    Patch(
+        torch,
+        "asarray",
+        lambda original: _with_real_items(_with_fake_result(_aliasing(original))),
+    ),
+    Patch(torch, "tensor", lambda original: _with_real_items(_pinned(original))),
     Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
     Patch(torch.utils.dlpack, "from_dlpack", _from_dlpack),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),

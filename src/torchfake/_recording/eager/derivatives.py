@@ -106,9 +106,9 @@ def prod(redispatch: Redispatch, *args: Any, **options: Any) -> Tensor:
     """
     overload = aten.prod.dim_int if len(args) > 1 else aten.prod.default
     result: Tensor = _prods[overload](redispatch, *args, **options)
-    node = result.grad_fn
-    if node is None or autograd.is_mapped(args[0]):
-        return result
+    node, is_number = result.grad_fn, not args[0].dim()
+    if node is None or autograd.is_mapped(args[0]) or (is_number and len(args) > 1):
+        return result  # the gradient along a dim of a number is the incoming one
     recorded = _recorded_arguments(overload, args)
 
     def overwrite(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> Any:

@@ -32,6 +32,7 @@ from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_li
 from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
+    failure_note,
     largest_text,
     reserved_note,
     verdict_on_several,
@@ -168,7 +169,9 @@ def _(found: Fits, *, depth: int | None = None) -> list[Block]:
     by_size = sorted(found, key=lambda fit: fit.total_bytes)
     lines = *verdict_lines(found), *step_lines(found.shown, found.shown_fit)
     step = step_block(found.shown.peak, lines)
-    return [step, table(by_size, columns), Block(note=reserved_note(found))]
+    failure = failure_note(found, found.shown.step.loss)
+    notes = [Block(note=note) for note in (reserved_note(found), failure) if note]
+    return [step, table(by_size, columns), *notes]
 
 
 @shown.register

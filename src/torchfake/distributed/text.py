@@ -123,6 +123,7 @@ def plan_lines(plan: Plan, time: Iterable[Line] = ()) -> Iterator[Line]:
     yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     yield from elsewhere_lines(estimate)
     yield "left out", estimate.left_out
+    yield from (("note", note) for note in plan.notes)
 
 
 def _categories(found: RankPlan) -> Iterator[Line]:

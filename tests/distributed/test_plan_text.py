@@ -62,3 +62,20 @@ def test_ranks_that_exchange_no_gradients() -> None:
     assert found.to_dict()["notes"] == [*found.notes]
     assert planned(parallelize=lambda module, mesh: module).notes == (alone,)
     assert planned(parallelize=None, mode="inference").notes == planned().notes == ()
+
+
+def test_products_without_tensor_cores_and_the_peak_of_the_mfu() -> None:
+    def text_on(gpu: str) -> str:
+        found = plan(
+            lambda: torch.nn.Linear(4096, 4096).bfloat16(),
+            mesh_shape=1,
+            inputs=lambda: torch.empty(8192, 4096, dtype=torch.bfloat16),
+            gpu=gpu,
+        )
+        return str(found)
+
+    old, new = text_on("v100-16gb"), text_on("h100-80gb")
+    assert re.search("faster .* products in bf16, without tensor cores; with autocast to fp16", old)
+    assert re.search(r"model FLOPs +\d+ % of 15.7 TFLOP/s in bf16, without tensor cores\n", old)
+    assert "faster" not in new
+    assert re.search(r"model FLOPs +\d+ % of 989.4 TFLOP/s in bf16\n", new)

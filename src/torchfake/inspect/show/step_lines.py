@@ -166,7 +166,7 @@ def _time_lines(found: Estimate) -> Iterator[Line]:
         yield "step time", f"{seconds} on {found.gpu.name}"
         yield from (untimed_line(schedule.untimed), error)
         yield from _bound_lines(found, schedule)
-        yield from _faster_lines(schedule, found.gpu)
+        yield from faster_lines(schedule, found.gpu)
 
 
 def kind_of(found: Estimate) -> str:
@@ -202,14 +202,20 @@ def _sequence_lines(found: Estimate) -> Iterator[Line]:
         yield "evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"
 
 
-def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> Iterator[Line]:
-    """How much of the time another dtype saves, if that is a good part of it."""
+def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> Iterator[Line]:
+    """How much of the time another dtype saves, if that is a good part of it.
+
+    Args:
+        schedule: the step that was run.
+        gpu: the GPU that it ran on.
+        times: how many times a step takes what was run, if not all micro-batches were.
+    """
     found = slow_products(schedule.commands, gpu)
     if found is None:
         return
     least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
     if schedule.seconds - least >= _WORTH * schedule.seconds:
         slow = " and ".join(map(short_name, found.slow))
-        took, takes = seconds_text(found.seconds), seconds_text(found.fast_seconds)
+        took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
         what = f"{took} of it for matrix products in {slow}, without tensor cores"
         yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"

@@ -131,18 +131,25 @@ def _remedy_of_name(text: str) -> str:
 
 
 def _class_of_type(text: str) -> str:
-    """``GPT2Model`` for ``gpt2``, from the source files: importing transformers takes seconds."""
+    """``GPT2LMHeadModel`` for ``gpt2``: a class with a head, which can be trained too, if there is
+    one. From the source files: importing transformers takes seconds.
+    """
     kind = re.sub(r"\W", "_", text.lower())
     spec = importlib.util.find_spec("transformers")
     for folder in spec.submodule_search_locations or () if spec else ():
         file = Path(folder) / "models" / kind / f"modeling_{kind}.py"
         if file.is_file():
-            named = re.findall(
-                r"^class (\w+Model)\(", file.read_text(encoding="utf-8"), re.MULTILINE
-            )
-            return next((n for n in named if not n.endswith("PreTrainedModel")), "")
+            named = re.findall(r"^class (\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)
+            ends = (n for end in _ENDS for n in named if n.endswith(end))
+            return next((n for n in ends if not n.endswith("PreTrainedModel")), "")
     return ""
 
+
+_ENDS = (
+    "ForMaskedLM", "ForConditionalGeneration", "ForCausalLM", "LMHeadModel",
+    "ForImageClassification", "ForCTC", "Model",
+)  # fmt: skip
+"""Ends of the names of classes that are suggested for a model type, in this order."""
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 _DOTTED = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*\.[A-Z]\w*")

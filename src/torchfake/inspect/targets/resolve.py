@@ -62,6 +62,7 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name
     'Linear'
     """
+    _check_not_built(text)
     check_path(text, "target")
     check_strings(overrides, "overrides")
     text, values = os.fspath(text), parse_overrides(overrides)
@@ -84,6 +85,18 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     if module in LIBRARIES:
         return library_target(text, module, name, values)
     return _callable_target(text, module, name, values)
+
+
+def _check_not_built(given: object) -> None:
+    """Refuse a model in place of a name: what is asked for builds models of its own."""
+    if isinstance(given, nn.Module):
+        kind = type(given)
+        package = kind.__module__.partition(".")[0]
+        module = package if package == "transformers" else kind.__module__
+        raise TypeError(
+            f"target is a {kind.__name__}: give a name that it can be built from, "
+            f"'{module}:{kind.__name__}', or the path of a folder with its config"
+        )
 
 
 def _directory_target(text: str, values: dict[str, Any]) -> Target:

@@ -115,7 +115,8 @@ def plan(
             experts receive the same number. By default these numbers are unknown values.
         target: the target of a pipeline's loss, as in ``schedule.step(target=...)``: a tensor, or a
             function without arguments that returns it.
-        others: refused, as `unknown` is, with the call that is meant.
+        *others: refused, with the call that is meant.
+        **unknown: refused likewise.
 
     Returns:
         The plan. Bytes are those of a single rank; see :class:`Plan`.

@@ -105,7 +105,9 @@ def test_a_model_in_place_of_its_name() -> None:
 
     with fake_mode():
         models = GPT2LMHeadModel(GPT2Config(n_layer=1)), nn.Linear(2, 3)
-    for model, name in zip(models, ("transformers:GPT2LMHeadModel", "torch.nn.modules.linear:L")):
+    for model, name in zip(
+        models, ("transformers:GPT2LMHeadModel", "torch.nn.modules.linear:L"), strict=True
+    ):
         with pytest.raises(TypeError, match=f"a name that it can be built from, '{name}"):
             serve(model, context=64, gpu="h100-80gb")
 

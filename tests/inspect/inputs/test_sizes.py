@@ -27,7 +27,9 @@ def test_images_have_no_length() -> None:
 
 
 def test_a_length_that_no_input_has_is_refused() -> None:
-    with pytest.raises(InputsError, match="Classification takes no sequence, so no input has seq=5"):
+    with pytest.raises(
+        InputsError, match="Classification takes no sequence, so no input has seq=5"
+    ):
         estimate(real_model("ViTForImageClassification"), batch=1, seq=5)
 
 

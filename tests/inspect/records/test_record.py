@@ -30,5 +30,5 @@ def test_an_attribute_error_inside_a_property_is_not_hidden(name: str) -> None:
 
 
 def test_an_attribute_that_does_not_exist_is_answered_with_those_that_do() -> None:
-    with pytest.raises(AttributeError, match="Failing has no attribute 'sizes'; it has .*size"):
+    with pytest.raises(AttributeError, match=r"Failing has no attribute 'sizes'; it has .*size"):
         Failing().sizes  # type: ignore[attr-defined]  # noqa: B018

@@ -11,7 +11,14 @@ from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.parallelize.pipeline_stages import schedule_named
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.text import faster_in, mfu_text, plan_blocks, plan_lines, step_text, verdict_on_plan
+from torchfake.distributed.text import (
+    faster_in,
+    mfu_text,
+    plan_blocks,
+    plan_lines,
+    step_text,
+    verdict_on_plan,
+)
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line

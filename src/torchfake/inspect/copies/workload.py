@@ -96,7 +96,9 @@ class Workload:
         parameters = {}  # without buffers, which may be replaced
         for parameter in self.module.parameters():
             parameters[id(parameter)] = copies.by_tensor[id(parameter)]
-        return FakeCopy(module, args, kwargs, self, parameters, Answerer(self.answer), loss, of_loss)
+        return FakeCopy(
+            module, args, kwargs, self, parameters, Answerer(self.answer), loss, of_loss
+        )
 
     def mode(self, answerer: Answerer | None = None) -> Together:
         """A fake mode with all devices of the workload, in which autograd is enabled and autocast

@@ -271,7 +271,9 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
     reserved = peaks.peak(gpu, size)
     found = peaks.measured(gpu)[size]
     if reserved is None or found is None:
-        raise InputsError(f"the step does not run on {name}: {one_line(peaks.failures.get(size, _NOT_RUN))}")
+        raise InputsError(
+            f"the step does not run on {name}: {one_line(peaks.failures.get(size, _NOT_RUN))}"
+        )
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
     with_room = reserved_with_room(peaks.estimates(found))
     fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved, with_room)

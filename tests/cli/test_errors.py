@@ -42,7 +42,7 @@ pytestmark = [
         ),
         (
             "gpt2",
-            "'gpt2' is not a target; did you mean transformers:GPT2Model? Or write organisation/gp",
+            "'gpt2' is not a target; did you mean transformers:GPT2LMHeadModel? Or write organis",
         ),
         (
             "resnet9",

@@ -95,6 +95,10 @@ def test_html(run: Run, tmp_path: Path) -> None:
             ("inspect", "transformers:GPT2LMHeadModel", "-c", "n_layer=1", "--seq", "1025"),
             "GPT2LMHeadModel has learned 1,024 positions, and does not run on 1,025 tokens",
         ),
+        (
+            ("fit", "transformers:ViTModel", "-c", "num_hidden_layers=1", "--seq", "512"),
+            "ViTModel takes no sequence, so no input has --seq 512: leave it out; the sizes of its",
+        ),
     ],
 )
 def test_one_line_and_exit_code_2(run: Run, arguments: tuple[str, ...], said: str) -> None:

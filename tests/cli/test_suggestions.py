@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 
 import pytest
 
@@ -107,3 +108,15 @@ def test_smaller_weights_run_a_step_as_the_question_does(run):
     assert code == 1
     quantized = next(words for words in suggested(out) if "--weights" in words)
     assert quantized[quantized.index("--batch") + 1] == "1"
+
+
+@pytest.mark.parametrize(("least", "told"), [(1, "2"), (3, "4"), (8, "8"), (16, "16")])
+def test_a_plan_is_tried_on_half_as_many_gpus_while_it_fits(least, told):
+    def run(words):
+        gpus, batch = (int(words[words.index(n) + 1]) for n in ("--gpus", "--batch"))
+        assert batch == 3 * gpus
+        return 0 if gpus >= least else 1
+
+    end = time.monotonic() + 60
+    (found,) = suggestions._helping("torchfake plan net --gpus 8 --batch 24", run, end)
+    assert found == f"torchfake plan net --gpus {told} --batch {3 * int(told)}"

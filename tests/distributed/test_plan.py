@@ -296,7 +296,7 @@ highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
   gradients             0 B, at another moment 36.4 kB
 reserved                73.4 MB (70.0 MiB)
 step time               7.59 ms, including 337 us waiting for communication and 6.79 ms for the host
-  model FLOPs           0 % of the GPU's peak in bfloat16
+  model FLOPs           0 % of 989.4 TFLOP/s in bf16
 
 ranks       parameters  activations  unsharded  communication   others     peak    sent
 0-1 (dp 0)     46.1 kB      84.5 kB    37.9 kB        21.0 kB  67.1 MB  67.3 MB  151 kB

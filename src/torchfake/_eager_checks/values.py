@@ -50,9 +50,16 @@ def check_values(func: Any, args: Args, kwargs: Kwargs) -> None:
                 raise refusal
 
 
+_INDICES = frozenset((torch.int64, torch.int32, torch.uint8, torch.bool))
+
+
 def _applies(each: Condition | Range) -> bool:
-    """Whether the kernel checks a condition: those on CUDA check indices, in device code."""
-    return isinstance(each, Range) or all(t.device.type == "cpu" for t in each.read)
+    """Whether the kernel checks a condition: those on CUDA check indices, in device code. Indices
+    of a dtype that no kernel takes are refused for their dtype, before their values are read.
+    """
+    if isinstance(each, Range):
+        return all(t.dtype in _INDICES for t in each.read)
+    return all(t.device.type == "cpu" for t in each.read)
 
 
 def check_recorded_values(func: Any, args: Args, kwargs: Kwargs) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _MOST_DOUBLED = 1
 """How often the number of GPUs of a plan is doubled, if it does not fit."""
 
+_MOST_TO_HALVE = 15
+"""Seconds that a plan may take for one on half as many GPUs to be tried after it."""
+
 _MOST_SECONDS = 60
 """Time after which nothing further is tried."""
 
@@ -51,31 +54,49 @@ def with_suggestions(fits: Fits | None, run: Any) -> Fits | None:
 
 
 def _helping(command: str, run: Any, end: float) -> Iterator[str]:
-    """The command if it fits; or a plan on twice as many GPUs, if that fits."""
+    """The command if it fits; or a plan on twice as many GPUs, if that fits. A plan that fits is
+    tried on half as many, and so on.
+    """
     words = shlex.split(command)[1:]
-    for _ in range(_MOST_DOUBLED + 1):
+    for number_doubled in range(_MOST_DOUBLED + 1):
         if time.monotonic() > end:
             return
+        start = time.monotonic()
         code, error = _tried(words, run)
         missing = re.findall(r"pip install ([\w-]+)", error) if code == 2 else []
         if missing and "--weights" in words:
             code = _tried(_of_weights_alone(words), run)[0]
+        if code == 0 and words[0] == "plan" and not number_doubled:
+            words = _on_fewest(words, run, min(end, start + _MOST_TO_HALVE))
         if code == 0:
             needs = f"  # needs {missing[0]}, and may not fit" if missing else ""
             yield shlex.join(["torchfake", *words]) + needs
             return
         if code != 1 or words[0] != "plan" or words[words.index("--gpus") + 1] == "1":
             return
-        words = _doubled(words)
+        words = _times(words, 2)
 
 
-def _doubled(words: list[str]) -> list[str]:
-    """A plan for twice as many GPUs, with as large a batch on each."""
+def _on_fewest(words: list[str], run: Any, end: float) -> list[str]:
+    """A plan that fits, on half as many GPUs as often as that fits too and there is time."""
+    while int(words[words.index("--gpus") + 1]) >= _LEAST_TO_HALVE and time.monotonic() < end:
+        half = _times(words, 0.5)
+        if _tried(half, run)[0] != 0:
+            return words
+        words = half
+    return words
+
+
+_LEAST_TO_HALVE = 4  # one GPU is a suggestion of its own, with checkpointing
+
+
+def _times(words: list[str], factor: float) -> list[str]:
+    """A plan for twice or half as many GPUs, with as large a batch on each."""
     words = [*words]
     for option in ("--gpus", "--batch"):
         if option in words:
             i = words.index(option) + 1
-            words[i] = str(2 * int(words[i]))
+            words[i] = str(round(factor * int(words[i])))
     return words
 
 

@@ -34,8 +34,8 @@ from torchfake.observe import Answerer, AnswerFunction
 
 def plan(
     module_fn: Callable[[], nn.Module],
-    *,
-    mesh_shape: tuple[int, ...] | int,
+    *others: Any,
+    mesh_shape: tuple[int, ...] | int | None = None,
     parallelize: Callable[[nn.Module, Any], Any] | None = None,
     inputs: Any = None,
     optimizer: Any = None,
@@ -58,6 +58,7 @@ def plan(
     unlike_axes: Iterable[str] = (),
     routing: str | None = None,
     target: Any = None,
+    **unknown: Any,
 ) -> Plan:
     """Plan the memory and communication of a step on every rank of a mesh, without the devices.
 
@@ -114,11 +115,14 @@ def plan(
             experts receive the same number. By default these numbers are unknown values.
         target: the target of a pipeline's loss, as in ``schedule.step(target=...)``: a tensor, or a
             function without arguments that returns it.
+        *others: refused, with the call that is meant.
+        **unknown: refused likewise.
 
     Returns:
         The plan. Bytes are those of a single rank; see :class:`Plan`.
 
     Raises:
+        TypeError: if `mesh_shape` is missing, or an argument is none of these.
         InputsError: if the arguments are incompatible, a process group is already initialized, or
             one of the functions fails; the message names it and the rank.
         DeviceError: if the device or profile does not exist.
@@ -138,6 +142,8 @@ def plan(
     >>> [(row.collective, row.axis, row.num_bytes) for row in found.traffic][0]
     ('all_gather', 'dp', 4194304)
     """
+    if others or unknown or mesh_shape is None:
+        raise TypeError(_wrong_call(others, unknown))
     check_no_process_group()
     Answerer(answer)  # refuses an invalid `answer`
     if links is not None and not isinstance(links, Links):
@@ -186,6 +192,19 @@ def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None 
         links,
         job,
     )
+
+
+def _wrong_call(others: tuple[Any, ...], unknown: Mapping[str, Any]) -> str:
+    """What is wrong with a call that Python itself would refuse, and how to write it."""
+    if others:
+        wrong = f"takes one argument without a name, not {1 + len(others)}"
+    elif unknown:
+        wrong = f"has no {next(iter(unknown))}="
+    else:
+        wrong = "needs mesh_shape=, the sizes of the mesh"
+    number = unknown.get("gpus", 8)
+    size = number if is_whole_number(number, 1) else 8
+    return f"plan {wrong}: give plan(lambda: Model(), mesh_shape={size}, inputs=..., gpu=...)"
 
 
 def _check_functions(module_fn: Any, parallelize: Any, context: Any, reserved_bytes: Any) -> None:

@@ -181,6 +181,15 @@ class Plan(Record):
         return most_of_any(found.estimate.uncounted for found in self.by_ranks)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan lacks: an exchange of gradients."""
+        trains = self.mode == "training" and self.layout.num_ranks > 1
+        if not trains or self.job is None or any(found.traffic for found in self.by_ranks):
+            return ()
+        why = "" if self.job.parallelize else ": no parallelize= was given"
+        return (f"the ranks send nothing, so each trains a model of its own{why}",)
+
+    @property
     def traffic(self) -> tuple[Traffic, ...]:
         """The traffic of the rank with the highest peak; other ranks may send other amounts."""
         return self.highest.traffic
@@ -225,6 +234,7 @@ class Plan(Record):
             "step_seconds": self.step_seconds,
             "step_seconds_at_least": self.step_seconds_at_least,
             "mfu": self.mfu,
+            **({"notes": list(self.notes)} if self.notes else {}),
             **uncounted_to_dict(self.uncounted),
             **untimed_to_dict(self.untimed),
             "time": None if self.time is None else self.time._asdict(),

@@ -39,7 +39,7 @@ from torchfake.distributed.parallelize.pipeline_stages import (
 )
 from torchfake.distributed.parallelize.tensor_parallel import tensor_rules
 from torchfake.distributed.parallelize.writer import Code
-from torchfake.errors import InputsError, did_you_mean
+from torchfake.errors import InputsError, listed
 
 PRECISIONS = ("mixed", "bf16", "fp32")
 _FILE = "<torchfake.distributed.Strategy>"
@@ -314,5 +314,4 @@ class Strategy:
 
 def _check_choice(name: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        hint = did_you_mean(str(given), known) or f": give one of {', '.join(known)}"
-        raise InputsError(f"{name} is {given!r}{hint}")
+        raise InputsError(f"{name} is {given!r}, which is not supported: give {listed(known)}")

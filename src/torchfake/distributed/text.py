@@ -15,9 +15,14 @@ from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
 from torchfake.inspect.show.rows import Block, Column, Line, Row, table
-from torchfake.inspect.show.step_lines import elsewhere_lines, phase_text, step_block
+from torchfake.inspect.show.step_lines import (
+    elsewhere_lines,
+    faster_lines,
+    phase_text,
+    step_block,
+)
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
-from torchfake.inspect.timing.hardware import why_untimed
+from torchfake.inspect.timing.hardware import peak_text, why_untimed
 
 _CATEGORIES = {
     "parameters": "parameters",
@@ -71,9 +76,22 @@ _MAX_ROWS = 12
 
 @shown.register
 def _(found: Plan, *, depth: int | None = None) -> list[Block]:
-    mfu = found.mfu and f"{100 * found.mfu:.0f} % of the GPU's peak in bfloat16"
-    time = ("step time", step_text(found)), ("  model FLOPs", mfu)
+    flops = ("  model FLOPs", mfu_text(found))
+    time = ("step time", step_text(found)), *faster_in(found), flops
     return plan_blocks(found, [verdict_on_plan(found), *plan_lines(found, time)])
+
+
+def mfu_text(plan: Plan) -> str:
+    """The MFU, and the peak of which it is a share; "" if it is not known."""
+    if plan.mfu is None or plan.gpu is None:
+        return ""
+    return f"{100 * plan.mfu:.0f} % of {peak_text(plan.gpu)}"
+
+
+def faster_in(plan: Plan) -> Iterator[Line]:
+    """The line about matrix products without tensor cores, on the slowest rank."""
+    if plan.schedule is not None and plan.gpu is not None:
+        yield from faster_lines(plan.schedule, plan.gpu, plan.num_all / plan.num_run)
 
 
 def plan_blocks(found: Plan, lines: Iterable[Line]) -> list[Block]:
@@ -123,6 +141,7 @@ def plan_lines(plan: Plan, time: Iterable[Line] = ()) -> Iterator[Line]:
     yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     yield from elsewhere_lines(estimate)
     yield "left out", estimate.left_out
+    yield from (("note", note) for note in plan.notes)
 
 
 def _categories(found: RankPlan) -> Iterator[Line]:

@@ -25,7 +25,7 @@ from torchfake.inspect.check import check
 from torchfake.inspect.contents.positions import too_long
 from torchfake.inspect.copies.workload import workload_of
 from torchfake.inspect.dataflow.model_graph import graph_of
-from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
+from torchfake.inspect.inputs.example_inputs import base_model, sized_inputs
 from torchfake.inspect.inputs.given import SHORTER
 from torchfake.inspect.inputs.hints import inputs_advice
 from torchfake.inspect.inputs.resizing import text_length
@@ -184,7 +184,7 @@ def inputs_for(module: nn.Module, question: Question) -> tuple[Any, ...]:
             raise InputsError("--lengths gives the lengths itself: leave out --seq")
         seq = max(question.lengths) if question.lengths else question.seq
         sizes: dict[str, Any] = {"batch": question.batch or 1, "seq": seq}
-        return (example_inputs(module, **sizes, labels=question.trains),)
+        return (sized_inputs(module, **sizes, labels=question.trains),)
     asked = {"--batch": question.batch, "--seq": question.seq, "--decode": question.decode}
     named = [name for name, value in asked.items() if value is not None]
     if named:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
-from torchfake import serve
+from torchfake import fake_mode, serve
 from torchfake.distributed import search_servers
 from torchfake.errors import InputsError
 
@@ -97,6 +98,18 @@ def test_the_first_line_says_that_a_context_is_past_the_positions_of_the_config(
     assert past.startswith(
         "fits           yes, but past the 2,048 tokens that the model was made for: 1 user x 4,096 "
     )
+
+
+def test_a_model_in_place_of_its_name() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with fake_mode():
+        models = GPT2LMHeadModel(GPT2Config(n_layer=1)), nn.Linear(2, 3)
+    for model, name in zip(
+        models, ("transformers:GPT2LMHeadModel", "torch.nn.modules.linear:L"), strict=True
+    ):
+        with pytest.raises(TypeError, match=f"a name that it can be built from, '{name}"):
+            serve(model, context=64, gpu="h100-80gb")
 
 
 def test_the_first_line_of_a_search_says_it_too() -> None:

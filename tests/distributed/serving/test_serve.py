@@ -50,6 +50,16 @@ def test_the_cache_of_the_most_users_fits_and_that_of_one_more_does_not(plan: Se
     assert small.server.cache_bytes(most) <= small.memory.cache < small.server.cache_bytes(most + 1)
 
 
+def test_a_yes_says_how_many_users_fit_by_the_length_of_their_sequences(plan: ServingPlan) -> None:
+    few = served(utilization=0.0061)
+    most, on_average = few.most_users, few.most_users_on_average
+    assert (few.verdict, most < on_average) == ("yes", True)
+    at_most = f"; at most {most:,} with full contexts, {on_average:,} at their average length\n"
+    assert at_most in str(few)
+    assert plan.most_users == plan.most_users_on_average  # the most that the engine takes
+    assert f"; at most {plan.most_users:,}\n" in str(plan)
+
+
 def test_the_sampler_holds_the_logits_of_all_users() -> None:
     """Up to those of ``max_num_seqs``, where they are more than the activations of a pass."""
     few, many, more = (served(users=n, pass_tokens=64).memory for n in (4, 1024, 2048))

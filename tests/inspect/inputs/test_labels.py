@@ -65,8 +65,11 @@ def test_labels_of_a_classifier_by_its_problem(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("BertModel", "computes no loss from labels that can be generated"),
-        ("ViTModel", "computes no loss"),  # takes what to mask
+        ("BertModel", "computes no loss from labels .* such as transformers:BertForMaskedLM, or"),
+        (
+            "ViTModel",
+            "a task head, such as transformers:ViTForImageClassification",
+        ),  # takes what to mask
         ("ViTMAEModel", "computes no loss"),
         ("YolosForObjectDetection", "matches its output to the labels by value"),
     ],

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.inspect.inputs.conftest import SMALL, real_model, run
-from torchfake import fake_like, fake_mode
+from torchfake import estimate, fake_like, fake_mode
+from torchfake.errors import InputsError
 from torchfake.inspect.inputs.example_inputs import example_inputs
 
 pytestmark = [
@@ -23,6 +24,13 @@ def test_images_have_no_length() -> None:
     model = real_model("ViTForImageClassification")
     assert example_inputs(model, seq=5).seq is None
     assert example_inputs(model).resized(batch=3)["pixel_values"].shape == (3, 3, 32, 32)
+
+
+def test_a_length_that_no_input_has_is_refused() -> None:
+    with pytest.raises(
+        InputsError, match="Classification takes no sequence, so no input has seq=5"
+    ):
+        estimate(real_model("ViTForImageClassification"), batch=1, seq=5)
 
 
 @pytest.mark.parametrize(

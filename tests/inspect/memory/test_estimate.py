@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
@@ -115,3 +117,23 @@ def test_fakes_on_two_devices() -> None:
 def test_errors_of_the_module_are_raised_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         estimate(nn.Linear(3, 4), torch.ones(2, 5))
+
+
+LABELS = torch.zeros(2, dtype=torch.int64)
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.ones(4))
+LOSSES = (lambda out: F.cross_entropy(out, LABELS), partial(WEIGHTED, target=LABELS))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tensors_that_a_loss_refers_to_are_copied_as_inputs_are(loss: Any) -> None:
+    layer, x = nn.Linear(8, 4), torch.ones(2, 8)
+    found = estimate(layer, x, optimizer="sgd", loss=loss, gpu="l4-24gb", round_to=1)
+    referred = LABELS.nbytes + (WEIGHTED.weight.nbytes if isinstance(loss, partial) else 0)
+    assert found.peak.by_category["inputs"] == x.nbytes + referred
+
+
+def test_a_loss_may_refer_to_the_model() -> None:
+    layer = nn.Linear(8, 4)
+    found = estimate(layer, torch.ones(2, 8), loss=lambda out: out.sum() + layer.weight.norm())
+    assert found.loss == "the given loss"
+    assert layer.weight.grad is None

@@ -175,11 +175,26 @@ def test_wrong_arguments() -> None:
         fit(estimate(Across(), torch.ones(2, 3)), "t4-16gb")
 
 
+class OnTheCpu(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) - torch.ones(2, 4)
+
+
 def test_the_error_of_a_step_that_does_not_run_on_a_gpu() -> None:
-    target = torch.ones(2, 4)
-    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), loss=lambda out: (out - target).sum())
+    found = estimate(OnTheCpu(3, 4), torch.ones(2, 3))
     with pytest.raises(InputsError, match="does not run on t4-16gb: RuntimeError: Expected all"):
         fit(found, "t4-16gb")
+
+
+def test_labels_that_a_loss_refers_to_are_on_the_gpu_and_keep_their_size() -> None:
+    labels = torch.ones(2, 4)
+    found = estimate(nn.Linear(3, 4), torch.ones(2, 3), loss=lambda out: (out - labels).sum())
+    (fitted,) = shown = fit(found, "t4-16gb")
+    assert (fitted.fits, fitted.largest, fitted.limited_by) == (True, 2, "model")
+    assert "2 (no larger one runs)" in str(shown)
+    why = "At batch 3 the step does not run: RuntimeError: The size of tensor a (3) must match"
+    assert why in str(shown)
+    assert str(shown).endswith("; what loss= refers to keeps its size: make it an input")
 
 
 def test_the_smallest_gpu_with_room_is_shown() -> None:

@@ -153,3 +153,10 @@ def test_an_optimizer_that_compiles_its_step(optimizer: Any) -> None:
         "Compiling compiles its step: run operator by operator, which takes longer",
     )
     assert estimate(nn.Linear(3, 4), torch.ones(2, 3), optimizer="sgd").left_out == ()
+
+
+def test_an_optimizer_made_by_a_function() -> None:
+    found = estimate(
+        nn.Linear(3, 4), torch.ones(2, 3), optimizer=lambda p: torch.optim.AdamW(p, lr=0.1)
+    )
+    assert found.left_out == ()

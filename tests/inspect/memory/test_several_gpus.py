@@ -140,3 +140,16 @@ def test_how_many_are_enough() -> None:
     x = torch.empty(80_000, 8192, device="meta")
     large = estimate(net, x, optimizer="adamw", gpu="h100")
     assert layout_for(large, "small", SMALL_GPU, 40 * 10**9).checkpoint == "none"  # of a sample
+
+
+@pytest.mark.parametrize(("optimizer", "per_parameter"), [("sgd", 8), ("adamw", 20)])
+def test_the_state_that_is_counted_is_that_of_the_optimizer(
+    optimizer: str, per_parameter: int
+) -> None:
+    net = layers(8)
+    found = estimate(net, torch.empty(8, 8192), optimizer=optimizer, gpu="h100")
+    states = per_parameter * sum(p.numel() for p in net.parameters())
+    gathered = 6 * 2 * 8193 * 8192  # two blocks
+    room = int((states / 2 + gathered + 50 * 10**6) / 0.8)  # with the activations of 8 rows
+    assert layout_for(found, "small", SMALL_GPU, room).num_gpus == 2
+    assert layout_for(found, "small", SMALL_GPU, int(0.8 * room)).num_gpus == 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from expecttest import assert_expected_inline as expect
 from torch import nn
 
+from tests.inspect.small_models import model_and_inputs
 from torchfake import fake_mode
-from torchfake.inspect import estimate, summary
+from torchfake.inspect import estimate, fit, summary
 from torchfake.inspect.records.units import bytes_text
 
 
@@ -55,3 +58,11 @@ def test_reserved_memory_is_compared_with_the_peak() -> None:
     assert found.fragmentation_bytes > 5 * more > 0
     line = next(line for line in str(found).splitlines() if line.startswith("reserved"))
     assert line.endswith(f"by the caching allocator, {bytes_text(more)} more than the peak")
+
+
+def test_sizes_of_generated_pictures_are_shown_as_nobody_has_named_them() -> None:
+    model, _ = model_and_inputs("vit")
+    for found in (estimate(model, batch=3), fit(model, "t4-16gb", batch=3)):
+        assert re.search(r"^input +pixel_values float32\[3, 3, 32, 32\]$", str(found), re.MULTILINE)
+    model, _ = model_and_inputs("gpt2")
+    assert not re.search("^input ", str(estimate(model, batch=3)), re.MULTILINE)

@@ -252,26 +252,31 @@ class _Rank:
 
     def _as_fakes(self, inputs: Any, name: str) -> Any:
         """The given inputs, or the result if they are a function, with fakes for tensors."""
-        device = self.job.device
         is_function = callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
         if is_function:
-            with self._errors_named(name), device:
+            with self._errors_named(name), self.job.device:
                 inputs = inputs()
-        fake_copies = FakeCopies(device, known=True)
-
-        def is_ready(tensor: torch.Tensor) -> bool:
-            return is_function and isinstance(leaf_tensors(tensor)[0], FakeTensor)
-
-        copies = ArgumentCopies(fake_copies, is_ready)
+        copies = self._copies(lambda fake: is_function)
         if isinstance(inputs, Mapping):
             return {key: copies.of(value) for key, value in inputs.items()}
         return copies.of(inputs)
 
+    def _copies(self, is_there: Callable[[FakeTensor], bool]) -> ArgumentCopies:
+        """Copies of tensors on the device of the rank; fakes that are there already stay."""
+
+        def is_ready(tensor: torch.Tensor) -> bool:
+            leaf = leaf_tensors(tensor)[0]
+            return isinstance(leaf, FakeTensor) and is_there(leaf)
+
+        return ArgumentCopies(FakeCopies(self.job.device, known=True), is_ready)
+
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """Create the step, in the job's context of a micro-batch if it has one."""
+        copies = self._copies(lambda fake: fake.device.type == self.job.device.type)
+        step = replace(self.job.step, loss=copies.of_function(self.job.step.loss))
         if self.job.context is None:
-            return self.job.step
-        return replace(self.job.step, around=partial(self.job.context, self.mesh, kwargs or args))
+            return step
+        return replace(step, around=partial(self.job.context, self.mesh, kwargs or args))
 
     def _axis_of(self, given: Any) -> tuple[str, int]:
         """The axis that a process group lies along, and the size of the group."""

@@ -85,7 +85,7 @@ class PlanPeaks(Peaks):
         except InputsError as error:
             if error.__cause__ is None or isinstance(error.__cause__, TorchFakeError):
                 raise
-            self.failure = error  # the program fails at this size
+            self.failures[size] = error  # the program fails at this size
             return None
 
 

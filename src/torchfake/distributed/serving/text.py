@@ -107,7 +107,9 @@ def _fitting(found: ServingPlan) -> str:
         return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU, {where}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
-        return f"{number_text(found.users, 'user')} x {context:,} tokens {where}, of at most {most}"
+        users = f"{number_text(found.users, 'user')} x {context:,} tokens"
+        lengths = f" with full contexts, {average} at their average length"
+        return f"{users} {where}; at most {most}{lengths * (average != most)}"
     full = f"{most} with full contexts of {context:,}, {where}"
     if found.verdict == "tight":
         return f"{found.users:,} users at the average length of their sequences, {full}"

@@ -22,7 +22,7 @@ from torchfake.distributed.parallelize.context_parallel import (
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.errors import InputsError, UnknownValueError
 from torchfake.inspect.contents.positions import too_long
-from torchfake.inspect.inputs.example_inputs import base_model, example_inputs
+from torchfake.inspect.inputs.example_inputs import base_model, sized_inputs
 from torchfake.inspect.inputs.given import SHORTER
 from torchfake.inspect.inputs.hints import inputs_advice
 from torchfake.inspect.inputs.written import WrittenInputs, parse_input
@@ -61,7 +61,7 @@ def inputs_of(
             raise InputsError(
                 f"{inputs_advice(module)}; or --inputs file.py:function, which makes them"
             )
-        made = example_inputs(module, batch=micro, seq=seq, labels=True)
+        made = sized_inputs(module, batch=micro, seq=seq, labels=True)
         return made, made.seq
     if not isinstance(maker, str):
         if seq is not None:

@@ -11,7 +11,14 @@ from torchfake.distributed.parallelize.checkpoints import counts_of
 from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.parallelize.pipeline_stages import schedule_named
 from torchfake.distributed.target_plans.target_plan import TargetPlan
-from torchfake.distributed.text import plan_blocks, plan_lines, step_text, verdict_on_plan
+from torchfake.distributed.text import (
+    faster_in,
+    mfu_text,
+    plan_blocks,
+    plan_lines,
+    step_text,
+    verdict_on_plan,
+)
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
@@ -58,8 +65,9 @@ def _time(found: TargetPlan) -> Iterator[Line]:
     if not is_bound:
         kind = IMAGES if found.seq is None else LANGUAGE
         yield "  error", error_text(found.plan.gpu, kind, is_training=is_training)
-    mfu = "" if found.mfu is None else f", MFU {100 * found.mfu:.0f} %"
-    yield "throughput", "at most " * is_bound + rate_text(found) + mfu
+    yield from faster_in(found.plan)
+    mfu = mfu_text(found.plan)
+    yield "throughput", "at most " * is_bound + rate_text(found) + f", MFU {mfu}" * bool(mfu)
 
 
 def rate_text(found: TargetPlan) -> str:

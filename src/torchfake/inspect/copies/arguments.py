@@ -82,6 +82,24 @@ class ArgumentCopies:
                 f"({one_line(error)}): remove what copy.deepcopy refuses"
             ) from error
 
+    def of_function(self, function: Any) -> Any:
+        """A copy of a function of the user, or of an object that is called, that refers to copies
+        of the tensors that it refers to. It is passed on itself if it cannot be copied. Tensors
+        that require gradients stay what they are, unless they are copied already: who owns them is
+        not known here.
+        """
+        is_ready, known = self._is_ready, self._fakes.by_tensor
+        self._is_ready = lambda t: is_ready(t) or (t.requires_grad and id(t) not in known)
+        try:
+            reached = Reached(function)
+            if all(map(self._is_ready, reached.tensors)):
+                return function
+            return self._deep_copy(function, reached)
+        except Exception:  # whatever copy.deepcopy meets in the user's objects
+            return function
+        finally:
+            self._is_ready = is_ready
+
     def _deep_copy(self, leaf: Any, reached: Reached) -> Any:
         functions = FunctionCopies(reached.functions)
         memo = {id(value): value for value in reached.kept} | functions.by_id | self._memo

@@ -58,8 +58,11 @@ class Workload:
     dtypes: Mapping[torch.dtype, int] = field(default_factory=dict, compare=False)
     """Bytes of parameters by dtype, of a module that was built for the run and is not kept."""
 
-    def fake_copy(self) -> FakeCopy:
+    def fake_copy(self, loss: Any = None) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
+
+        Args:
+            loss: a function of the output, which may refer to tensors, such as labels.
 
         Raises:
             InputsError: if the module cannot be copied.
@@ -84,12 +87,18 @@ class Workload:
             for name, child in self.module.named_modules():
                 if name in made:
                     modules[id(child)] = made[name]
-            copied = ArgumentCopies(copies, memo=modules).of
-            args, kwargs = copied(self.args), copied(dict(self.kwargs))
+            arguments = ArgumentCopies(copies, memo=modules)
+            args, kwargs = arguments.of(self.args), arguments.of(dict(self.kwargs))
+            known = {*copies.by_tensor}
+            loss = arguments.of_function(loss)
+        made_now = (value for key, value in copies.by_tensor.items() if key not in known)
+        of_loss = tuple(value for value in made_now if isinstance(value, torch.Tensor))
         parameters = {}  # without buffers, which may be replaced
         for parameter in self.module.parameters():
             parameters[id(parameter)] = copies.by_tensor[id(parameter)]
-        return FakeCopy(module, args, kwargs, self, parameters, Answerer(self.answer))
+        return FakeCopy(
+            module, args, kwargs, self, parameters, Answerer(self.answer), loss, of_loss
+        )
 
     def mode(self, answerer: Answerer | None = None) -> Together:
         """A fake mode with all devices of the workload, in which autograd is enabled and autocast
@@ -133,6 +142,8 @@ class FakeCopy:
     workload: Workload  # the original
     by_tensor: dict[int, Any]  # the copy of each original parameter, by the original's id
     answerer: Answerer  # supplies unknown values
+    loss: Any = None  # the function of the output, which refers to copies
+    of_loss: tuple[torch.Tensor, ...] = ()  # the copies that it refers to
 
     @property
     def inputs(self) -> list[Any] | dict[str, Any]:
@@ -145,8 +156,8 @@ class FakeCopy:
 
     @property
     def held_by_inputs(self) -> list[torch.Tensor]:
-        """The tensors that the inputs hold."""
-        return held_by_arguments((self.args, self.kwargs))
+        """The tensors that the inputs hold, and those that the loss refers to."""
+        return held_by_arguments((self.args, self.kwargs, self.of_loss))
 
     @property
     def device(self) -> torch.device:

@@ -153,6 +153,23 @@ def example_inputs(
     return ExampleInputs(model, base, batch=batch, seq=seq, labels=labels, device=on)
 
 
+def sized_inputs(
+    model: torch.nn.Module, *, batch: int, seq: int | None, labels: bool
+) -> ExampleInputs:
+    """The inputs of :func:`example_inputs` for sizes that a user names.
+
+    Raises:
+        InputsError: as `example_inputs` does, and if a length is named that no input has.
+    """
+    made = example_inputs(model, batch=batch, seq=seq, labels=labels)
+    if seq is not None and made.seq is None:
+        raise InputsError(
+            f"{type(base_model(model)).__name__} takes no sequence, so no input has seq={seq}: "
+            "leave it out; the sizes of its inputs are those of its config"
+        )
+    return made
+
+
 def has_inputs(model: torch.nn.Module) -> bool:
     """Whether inputs can be generated for a model."""
     return base_model(model) is not None

@@ -17,7 +17,7 @@ from torchfake._core.arguments import is_whole_number
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.inspect.contents.positions import too_long
 from torchfake.inspect.copies.workload import Workload
-from torchfake.inspect.inputs.example_inputs import example_inputs, has_inputs
+from torchfake.inspect.inputs.example_inputs import has_inputs, sized_inputs
 from torchfake.inspect.inputs.hints import inputs_needed
 from torchfake.inspect.inputs.resizing import longest_text
 from torchfake.inspect.records.messages import one_line
@@ -60,7 +60,7 @@ def inputs_given(
     if inputs:
         raise InputsError(f"both inputs and {' and '.join(asked)} are given: give one of them")
     if input_size is None:
-        made = example_inputs(module, batch=1 if batch is None else batch, seq=seq, labels=labels)
+        made = sized_inputs(module, batch=1 if batch is None else batch, seq=seq, labels=labels)
         return (made,)
     if batch is not None or seq is not None:
         raise InputsError(

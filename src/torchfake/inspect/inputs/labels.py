@@ -50,12 +50,32 @@ def labels_for(sizes: Sizes, inputs: dict[str, Any]) -> dict[str, Any]:
     if not _has_loss(sizes, known):
         raise InputsError(
             f"{name} computes no loss from labels that can be generated: use a model with a task "
-            "head, or compute a loss from the output, such as its sum"
+            f"head{_with_head(sizes)}, or compute a loss from the output, such as its sum"
         )
     labels = {key: LABELS[key](sizes, inputs) for key in known}
     if sizes.class_ends_with(*_TRANSCRIPTION_HEADS) and "input_features" in inputs:
         labels["attention_mask"] = spectrogram_mask(sizes)
     return labels
+
+
+_TASKS = (
+    "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CTC",
+    "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION",
+    "SEQUENCE_CLASSIFICATION",
+)  # fmt: skip
+"""Tasks whose heads compute losses from generated labels, by their names in transformers."""
+
+
+def _with_head(sizes: Sizes) -> str:
+    """``, such as transformers:BertForMaskedLM``, a class of the same architecture; or ""."""
+    from transformers.models.auto import modeling_auto
+
+    for task in _TASKS:
+        known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
+        found = known.get(sizes.model_type)
+        if isinstance(found, str) and found != type(sizes.model).__name__:
+            return f", such as transformers:{found}"
+    return ""
 
 
 def _has_loss(sizes: Sizes, known: list[str]) -> bool:

@@ -225,7 +225,7 @@ def _measure_lengths(workload: Workload, step: Step, is_timed: bool) -> Estimate
 
 
 def _measure_module(workload: Workload, step: Step, is_timed: bool) -> Estimate:
-    fake_copy = workload.fake_copy()
+    fake_copy = workload.fake_copy(step.loss)
     _check_products(fake_copy.module)
     if step.weights is not None:
         fake_copy = with_weights(fake_copy, step.weights)
@@ -239,7 +239,7 @@ def _measure_module(workload: Workload, step: Step, is_timed: bool) -> Estimate:
         device = fake_copy.device
         tracker = make(recorder_for(device) if is_timed else None)
         if step.serve is None:
-            run_step(step, fake_copy, tracker, first)
+            run_step(replace(step, loss=fake_copy.loss), fake_copy, tracker, first)
         else:
             cache = run_serving(step, fake_copy, tracker)
     found = account(

@@ -37,6 +37,7 @@ from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import Serve
 
+_NOT_RUN = RuntimeError("it was not run")
 _USUAL_OF_SEVERAL = "h100-80gb"
 
 _INPUTS = "inputs are for estimate: fit(estimate(model, inputs), *gpus)"
@@ -270,14 +271,21 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
     reserved = peaks.peak(gpu, size)
     found = peaks.measured(gpu)[size]
     if reserved is None or found is None:
-        raise InputsError(f"the step does not run on {name}: {one_line(peaks.failure)}")
+        raise InputsError(
+            f"the step does not run on {name}: {one_line(peaks.failures.get(size, _NOT_RUN))}"
+        )
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
     with_room = reserved_with_room(peaks.estimates(found))
     fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved, with_room)
     if size is None or not searches:
         return fitted
     largest, limit = Search(peaks, gpu, size).run()
-    return replace(fitted, largest=largest, limited_by=limit)
+    failing = [n for n in peaks.failures if n is not None and n > size]
+    failure = None
+    if limit == "model" and largest == size and failing:
+        why = one_line(peaks.failures[min(failing)])
+        failure = f"at {peaks.vary} {min(failing):,} the step does not run: {why}"
+    return replace(fitted, largest=largest, limited_by=limit, failure=failure)
 
 
 def verdict_on(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Fit | None:

@@ -39,6 +39,7 @@ class Fit:
     context: int | None = None  # the longest context that fits, with the estimate's users
     context_limited_by: str | None = None  # as `limited_by`, for `context`
     serve: Serve | None = None  # the workload, if a model is served; `vary` is then "users"
+    failure: str | None = None  # where `size` is the largest that runs, the error at a larger one
 
     @property
     def tokens(self) -> int | None:
@@ -84,6 +85,8 @@ class Fit:
         names = ("fits", "verdict", "headroom_bytes", "usable_bytes", "frees_cached_blocks")
         derived = {name: getattr(self, name) for name in names}
         found = {**self.__dict__, **derived}
+        if self.failure is None:
+            del found["failure"]
         if self.serve is None:
             for name in ("users", "context", "context_limited_by", "serve"):
                 del found[name]

@@ -73,7 +73,8 @@ def _optimizers_that_compile(optimizer: Any) -> Iterator[str]:
     while isinstance(optimizer, partial):
         optimizer = optimizer.func
     kind = optimizer if isinstance(optimizer, type) else type(optimizer)
-    code = getattr(inspect.unwrap(getattr(kind, "step", kind)), "__code__", None)
+    step = getattr(kind, "step", None)  # a function that makes an optimizer has none
+    code = None if step is None else getattr(inspect.unwrap(step), "__code__", None)
     if code is not None and "compile" in code.co_names:
         yield f"{kind.__name__} compiles its step: run operator by operator, which takes longer"
 

@@ -40,7 +40,7 @@ class Peaks:
     ) -> None:
         self.vary, self.reserved_bytes = vary, reserved_bytes
         self.gpus = tuple(gpus)  # that a run may stand for
-        self.failure: Exception = RuntimeError("it was not run")  # the last error of a run
+        self.failures: dict[int | None, Exception] = {}  # the last error of a run at each size
         self.too_large: set[int] = set()  # sizes at which the step reads unknown values
         self.estimate = estimate
         self._measured: dict[CudaProfile, dict[int | None, Any]] = {}
@@ -157,7 +157,7 @@ class Peaks:
         except TorchFakeError:
             raise
         except Exception as error:
-            self.failure = error
+            self.failures[size] = error
             return None
 
 

@@ -51,7 +51,7 @@ def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: in
     precision = _precision(estimate)
     batch, seq = _size(estimate, BATCH), _size(estimate, SEQ)
     sample = _activation_bytes(estimate) // (batch or 1)
-    states, gathered = _state_bytes(module, precision), _gathered_bytes(module)
+    states, gathered = _state_bytes(estimate, precision), _gathered_bytes(module)
     room = _FULL * usable_bytes - gathered
     checkpoint = "none" if trains and 2 * sample < room else "full"
     room -= sample if checkpoint == "none" else 0
@@ -124,10 +124,23 @@ def _activation_bytes(estimate: Estimate) -> int:
     return int(timeline.num_bytes[in_passes][:, columns].sum(axis=1).max(initial=0))
 
 
-def _state_bytes(module: nn.Module, precision: str) -> int:
-    """Bytes of parameters, gradients, AdamW's two moments, and the temporaries of its step."""
-    each = 10 if precision == "bf16" else 20
-    return each * sum(p.numel() for p in module.parameters())
+def _state_bytes(estimate: Estimate, precision: str) -> int:
+    """Bytes of parameters, gradients, the optimizer's state as the step has it, and the temporaries
+    of an optimizer with a state.
+    """
+    parameters = [*estimate.subject.module.parameters()]
+    state = _state_of_optimizer(estimate) / sum(p.nbytes for p in parameters)
+    each = (2 if precision == "bf16" else 4) * (2 + state + (state > 0))
+    return round(each * sum(p.numel() for p in parameters))
+
+
+def _state_of_optimizer(estimate: Estimate) -> int:
+    """Bytes of the optimizer's state; AdamW's two moments, if `plan` cannot be given the step's."""
+    if not isinstance(estimate.step.optimizer, str | None):
+        return 2 * sum(p.nbytes for p in estimate.subject.module.parameters())
+    timeline = estimate.timeline
+    columns = [i for i, name in enumerate(timeline.categories) if name == "optimizer state"]
+    return int(timeline.num_bytes[:, columns].max(initial=0))
 
 
 def _gathered_bytes(module: nn.Module) -> int:

@@ -27,6 +27,8 @@ class Record:
     if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that raised: its error is the one to see
+                return object.__getattribute__(self, name)
             shown = [n for n in dir(self) if not n.startswith("_")]
             has = "" if name.startswith("_") else f"; it has {', '.join(shown)}"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{has}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
@@ -16,6 +17,7 @@ from torchfake.inspect.contents.experts import Active
 from torchfake.inspect.contents.schemes import scheme_named
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.memory.fit import Fit, verdict_on
+from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.records.units import (
     bytes_text,
     compared_bytes,
@@ -75,6 +77,19 @@ def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
     yield uncounted_line(found.uncounted)
     yield "left out", found.left_out
     yield "answered", found.answers
+
+
+def generated_inputs(found: Estimate) -> tuple[str, ...]:
+    """The sizes of generated inputs, if there are pictures, latents or sounds among them: nobody
+    has named these.
+    """
+    inputs = found.subject.kwargs
+    if not hasattr(inputs, "resized"):  # as ExampleInputs have it
+        return ()
+    tensors = {name: each for name, each in inputs.items() if isinstance(each, torch.Tensor)}
+    if not any(t.is_floating_point() and t.dim() > 1 for t in tensors.values()):
+        return ()
+    return tuple(f"{name} {dtype_name(t.dtype)}{[*t.shape]}" for name, t in tensors.items())
 
 
 def elsewhere_lines(found: Estimate) -> Iterator[Line]:
@@ -166,7 +181,7 @@ def _time_lines(found: Estimate) -> Iterator[Line]:
         yield "step time", f"{seconds} on {found.gpu.name}"
         yield from (untimed_line(schedule.untimed), error)
         yield from _bound_lines(found, schedule)
-        yield from _faster_lines(schedule, found.gpu)
+        yield from faster_lines(schedule, found.gpu)
 
 
 def kind_of(found: Estimate) -> str:
@@ -202,14 +217,20 @@ def _sequence_lines(found: Estimate) -> Iterator[Line]:
         yield "evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"
 
 
-def _faster_lines(schedule: Schedule, gpu: CudaProfile) -> Iterator[Line]:
-    """How much of the time another dtype saves, if that is a good part of it."""
+def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> Iterator[Line]:
+    """How much of the time another dtype saves, if that is a good part of it.
+
+    Args:
+        schedule: the step that was run.
+        gpu: the GPU that it ran on.
+        times: how many times a step takes what was run, if not all micro-batches were.
+    """
     found = slow_products(schedule.commands, gpu)
     if found is None:
         return
     least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
     if schedule.seconds - least >= _WORTH * schedule.seconds:
         slow = " and ".join(map(short_name, found.slow))
-        took, takes = seconds_text(found.seconds), seconds_text(found.fast_seconds)
+        took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
         what = f"{took} of it for matrix products in {slow}, without tensor cores"
         yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"

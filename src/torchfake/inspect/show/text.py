@@ -29,9 +29,15 @@ from torchfake.inspect.records.units import (
 )
 from torchfake.inspect.show.headline import headline, next_commands, training_lines
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
-from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
+from torchfake.inspect.show.step_lines import (
+    active_text,
+    generated_inputs,
+    step_block,
+    step_lines,
+)
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
+    failure_note,
     largest_text,
     reserved_note,
     verdict_on_several,
@@ -142,17 +148,27 @@ def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
     summary = found.summary
     lines = *totals(summary), *quantized_lines(found.weights), *costs(found)
     heading = Block(heading=headline(summary, found.weights))
-    memory = [] if found.memory is None else shown(found.memory)
+    memory = [] if found.memory is None else _memory(found.memory, says_inputs=False)
     return [heading, *tree_blocks(summary, depth), as_lines(lines), *memory]
 
 
-@shown.register
-def _(found: Estimate, *, depth: int | None = None) -> list[Block]:
-    return [step_block(found.peak, [*verdict_lines(found), *step_lines(found)])]
+@shown.register(Estimate)
+@shown.register(Fits)
+def _(found: Estimate | Fits, *, depth: int | None = None) -> list[Block]:
+    return _memory(found, says_inputs=True)
 
 
-@shown.register
-def _(found: Fits, *, depth: int | None = None) -> list[Block]:
+def _memory(found: Estimate | Fits, *, says_inputs: bool) -> list[Block]:
+    """The blocks about the memory of a step; `says_inputs`: also which inputs were generated."""
+    estimate, fit = (found, None) if isinstance(found, Estimate) else (found.shown, found.shown_fit)
+    inputs = [("input", generated_inputs(estimate))] * says_inputs
+    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit)
+    step = step_block(estimate.peak, lines)
+    return [step] if isinstance(found, Estimate) else [step, *_fits(found)]
+
+
+def _fits(found: Fits) -> Iterator[Block]:
+    """The table of GPUs, and the notes on it."""
     of_rank = "" if found.mesh is None else " of a rank"
     columns = (
         Column("GPU", "gpu"),
@@ -165,10 +181,9 @@ def _(found: Fits, *, depth: int | None = None) -> list[Block]:
         if found[0].serve is not None
         else Column(f"max {found[0].vary}{of_rank}", largest_text, str),
     )
-    by_size = sorted(found, key=lambda fit: fit.total_bytes)
-    lines = *verdict_lines(found), *step_lines(found.shown, found.shown_fit)
-    step = step_block(found.shown.peak, lines)
-    return [step, table(by_size, columns), Block(note=reserved_note(found))]
+    yield table(sorted(found, key=lambda fit: fit.total_bytes), columns)
+    notes = reserved_note(found), failure_note(found, found.shown.step.loss)
+    yield from (Block(note=note) for note in notes if note)
 
 
 @shown.register

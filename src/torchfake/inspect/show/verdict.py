@@ -87,6 +87,15 @@ def in_part(found: Weights) -> str:
     return f", {count_text(found.num_quantized)} of {count_text(total)} params in {found.scheme}"
 
 
+def failure_note(fits: Sequence[Fit], loss: object) -> str:
+    """The note on a step that runs at no larger size than the given one, with its error there."""
+    failure = next((fit.failure for fit in fits if fit.failure is not None), None)
+    if failure is None:
+        return ""
+    remedy = "; what loss= refers to keeps its size: make it an input" if loss is not None else ""
+    return f"{failure[0].upper()}{failure[1:]}{remedy}"
+
+
 _WHY = {"model": " (the model's limit)", "search": " or more"}
 
 
@@ -97,6 +106,8 @@ def largest_text(fit: Fit) -> str:
     if fit.serve is None:
         if not fit.largest:
             return "" if fit.largest is None else "none"
+        if fit.failure is not None:
+            return f"{fit.largest:,} (no larger one runs)"
         return f"{fit.largest:,}{_WHY.get(fit.limited_by or '', '')}"
     found = []
     if fit.users:

@@ -1,7 +1,8 @@
 """Bounds checks of embedding lookups, which operators on fakes do not perform.
 
 Input: the arguments of a lookup. Output: nothing, or the error that eager raises on the CPU.
-Invariant: only indices with known values are checked, which are mostly the positions of tokens.
+Invariant: only indices with known values are checked, which are mostly the positions of tokens;
+those of another dtype than integers are left to the operator, which refuses them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def check_indices(args: tuple[Any, ...]) -> None:
         IndexError: if a known index is out of range; with the message of eager.
     """
     indices = known_value(args[1])
-    if indices is not None and indices.numel():
+    if indices is not None and indices.numel() and indices.dtype in (torch.int32, torch.int64):
         with no_mode():
             if indices.min() < 0 or indices.max() >= args[0].shape[0]:
                 raise IndexError("index out of range in self")

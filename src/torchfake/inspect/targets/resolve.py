@@ -62,6 +62,7 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     >>> resolve("torch.nn:Linear", overrides=["in_features=3", "out_features=4"]).name
     'Linear'
     """
+    _check_not_built(text)
     check_path(text, "target")
     check_strings(overrides, "overrides")
     text, values = os.fspath(text), parse_overrides(overrides)
@@ -84,6 +85,18 @@ def resolve(text: str, *, overrides: Sequence[str] = ()) -> Target:
     if module in LIBRARIES:
         return library_target(text, module, name, values)
     return _callable_target(text, module, name, values)
+
+
+def _check_not_built(given: object) -> None:
+    """Refuse a model in place of a name: what is asked for builds models of its own."""
+    if isinstance(given, nn.Module):
+        kind = type(given)
+        package = kind.__module__.partition(".")[0]
+        module = package if package == "transformers" else kind.__module__
+        raise TypeError(
+            f"target is a {kind.__name__}: give a name that it can be built from, "
+            f"'{module}:{kind.__name__}', or the path of a folder with its config"
+        )
 
 
 def _directory_target(text: str, values: dict[str, Any]) -> Target:
@@ -131,18 +144,25 @@ def _remedy_of_name(text: str) -> str:
 
 
 def _class_of_type(text: str) -> str:
-    """``GPT2Model`` for ``gpt2``, from the source files: importing transformers takes seconds."""
+    """``GPT2LMHeadModel`` for ``gpt2``: a class with a head, which can be trained too, if there is
+    one. From the source files: importing transformers takes seconds.
+    """
     kind = re.sub(r"\W", "_", text.lower())
     spec = importlib.util.find_spec("transformers")
     for folder in spec.submodule_search_locations or () if spec else ():
         file = Path(folder) / "models" / kind / f"modeling_{kind}.py"
         if file.is_file():
-            named = re.findall(
-                r"^class (\w+Model)\(", file.read_text(encoding="utf-8"), re.MULTILINE
-            )
-            return next((n for n in named if not n.endswith("PreTrainedModel")), "")
+            named = re.findall(r"^class (\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)
+            ends = (n for end in _ENDS for n in named if n.endswith(end))
+            return next((n for n in ends if not n.endswith("PreTrainedModel")), "")
     return ""
 
+
+_ENDS = (
+    "ForMaskedLM", "ForConditionalGeneration", "ForCausalLM", "LMHeadModel",
+    "ForImageClassification", "ForCTC", "Model",
+)  # fmt: skip
+"""Ends of the names of classes that are suggested for a model type, in this order."""
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 _DOTTED = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*\.[A-Z]\w*")

@@ -1,0 +1,30 @@
+"""Calls of ``plan`` that Python would refuse, and what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchfake
+from torchfake.distributed import plan
+
+CALL = r"plan\(lambda: Model\(\), mesh_shape={}, inputs=..., gpu=...\)$"
+
+
+@pytest.mark.parametrize("function", [plan, torchfake.plan])
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        ((torch.ones(1, 4),), {"gpus": 4}, f"takes one argument .*, not 2: give {CALL.format(4)}"),
+        ((), {"gpus": 2}, f"plan has no gpus=: give {CALL.format(2)}"),
+        ((), {"inputs": torch.ones(1, 4)}, f"plan needs mesh_shape=, .*: give {CALL.format(8)}"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_a_right_one(
+    function: Any, args: Any, options: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        function(nn.Linear(4, 4), *args, **options)

@@ -43,8 +43,10 @@ from torchfake._tensor.copies import replace_replicas as replace_replicas
 from torchfake._tensor.copies import tensors_held_by as tensors_held_by
 from torchfake._tensor.fake_tensor import FakeTensor as FakeTensor
 from torchfake._tensor.known_values import keeps_value as keeps_value
+from torchfake._torch.autograd import running_sequence_number as running_sequence_number
 from torchfake._torch.contexts import Restoring as Restoring
 from torchfake._torch.contexts import interrupt_behind as interrupt_behind
+from torchfake._torch.dispatcher import is_called_by_engine as is_called_by_engine
 from torchfake._torch.subclass import leaf_tensors as leaf_tensors
 from torchfake._unknown_values.answer_log import Answer as Answer
 from torchfake._unknown_values.answerers import Answerer as Answerer
@@ -53,13 +55,11 @@ from torchfake._unknown_values.question import Question as Question
 from torchfake.observe.dispatch import observers as observers
 from torchfake.observe.dispatch import observing as observing
 from torchfake.observe.facts import assume_value as assume_value
-from torchfake.observe.facts import engine_node as engine_node
 from torchfake.observe.facts import held_bytes as held_bytes
 from torchfake.observe.facts import known_value as known_value
 from torchfake.observe.facts import metadata_of as metadata_of
 from torchfake.observe.facts import mode_of_copies as mode_of_copies
 from torchfake.observe.facts import no_mode as no_mode
-from torchfake.observe.facts import running_node as running_node
 from torchfake.observe.facts import set_known_value as set_known_value
 from torchfake.observe.facts import storage_of as storage_of
 from torchfake.observe.modules import RunningModules as RunningModules

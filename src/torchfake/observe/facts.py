@@ -91,18 +91,6 @@ def held_bytes(tensor: torch.Tensor) -> int:
     return sum({subclass.storage_key(s): s.nbytes() for s in storages}.values())
 
 
-def running_node() -> int | None:
-    """The number of the node of the graph that a backward pass runs on this thread, if any."""
-    return autograd.running_sequence_number()
-
-
-def engine_node() -> int | None:
-    """The number of the running node if C++ calls the running operator: the formula of the node, or
-    the engine, which adds up what nodes return. None in hooks and in functions of the user.
-    """
-    return running_node() if dispatcher.is_called_by_engine() else None
-
-
 def no_mode() -> AbstractContextManager[None]:
     """Context inside a mode in which new tensors are real; operators run on real tensors only."""
     return known_values.without_fake_mode()

@@ -89,10 +89,12 @@ class Workload:
                     modules[id(child)] = made[name]
             arguments = ArgumentCopies(copies, memo=modules)
             args, kwargs = arguments.of(self.args), arguments.of(dict(self.kwargs))
-            known = {*copies.by_tensor}
-            loss = arguments.of_function(loss)
-        made_now = (value for key, value in copies.by_tensor.items() if key not in known)
-        of_loss = tuple(value for value in made_now if isinstance(value, torch.Tensor))
+            of_loss: tuple[torch.Tensor, ...] = ()
+            if loss is not None:
+                known = {*copies.by_tensor}
+                loss = arguments.of_function(loss)
+                made_now = (value for key, value in copies.by_tensor.items() if key not in known)
+                of_loss = tuple(value for value in made_now if isinstance(value, torch.Tensor))
         parameters = {}  # without buffers, which may be replaced
         for parameter in self.module.parameters():
             parameters[id(parameter)] = copies.by_tensor[id(parameter)]

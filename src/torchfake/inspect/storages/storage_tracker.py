@@ -31,10 +31,10 @@ from torchfake.observe import (
     Observer,
     RunningModules,
     Storage,
-    engine_node,
     held_tensors,
+    is_called_by_engine,
     observing,
-    running_node,
+    running_sequence_number,
     storage_of,
 )
 
@@ -96,9 +96,10 @@ class StorageTracker(Observer):
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.ops.add(func)
-        if isinstance(result, FakeTensor) and (node := engine_node()) is not None:
-            old, new = (self.allocation_of(storage_of(t)) for t in (args[0], result))
-            self._write = engine_write(func, args, old, new, node)
+        if isinstance(result, FakeTensor) and is_called_by_engine():
+            old, new = storage_of(args[0]), storage_of(result)
+            memory = self.allocation_of(old), self.allocation_of(new)
+            self._write = engine_write(func, args, *memory, running_sequence_number())
         if may_need_scratch(func) and args and isinstance(args[0], FakeTensor) and args[0].is_cuda:
             self._note_kernel(func, args, kwargs)
         if self.commands is not None:
@@ -160,7 +161,7 @@ class StorageTracker(Observer):
         life.allocated_at, life.freed_at = self.clock, -1
         life.category, life.phase, life.op = "", self.phase, op
         life.module, life.location = self.modules.name, None
-        life.node = running_node()
+        life.node = running_sequence_number()
         return life
 
     def storage_freed(self, allocation: Allocation) -> None:
@@ -230,12 +231,17 @@ class StorageTracker(Observer):
     def finish(self) -> Lifetimes:
         """Stop tracking, and return the lifetimes of the step's storages as columns."""
         self.survivors = self.forget()
+        of_step = []
         for life in self.lives:
             if not 0 <= life.freed_at < self.end:
                 life.freed_at = self.end
-        of_step = [life for life in self.lives if life.allocated_at < self.end]
+            if life.allocated_at < self.end:
+                of_step.append(life)
+        lives = columns_of(of_step, self.end)
+        if not self.scratch:
+            return lives
         scratch = (call for call in self.scratch if call.life.allocated_at < self.end)
-        return columns_of(of_step, self.end)._replace(scratch=tuple(scratch))
+        return lives._replace(scratch=tuple(scratch))
 
 
 def _without_zeros(sizes: Iterable[int]) -> tuple[int, ...]:

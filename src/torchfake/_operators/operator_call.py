@@ -167,9 +167,10 @@ def common_device(traits: OpTraits, tensors: list[torch.Tensor]) -> torch.device
         own = device_of(tensor)
         if own is None:
             continue
-        is_scalar = own.type == "cpu" and position not in traits.refuses_numbers_at
-        is_scalar = is_scalar or _is_read(traits, position, device, own)
-        is_scalar = is_scalar and tensor.dim() == 0
+        is_scalar = tensor.dim() == 0 and (
+            (own.type == "cpu" and position not in traits.refuses_numbers_at)
+            or _is_read(traits, position, device, own)
+        )
         if device is None or (only_scalars and own != device):
             device, only_scalars = own, is_scalar
         elif own == device:

@@ -72,6 +72,8 @@ def _with_real_items(original: Any, /, *args: Any, **kwargs: Any) -> Any:
             if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
                 kwargs[name] = known_values.with_real_items(kwargs[name])
         _name_device_of_context(kwargs)
+        if kwargs.get("pin_memory"):
+            return _pinned(original, args, kwargs)
     return original(*args, **kwargs)
 
 
@@ -96,12 +98,10 @@ def _aliasing(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **{**kwargs, "device": devices.encode(target)})
 
 
-@replacing_in_modes
-def _pinned(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _pinned(original: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory."""
-    data = args[0] if args else kwargs.get("data")
-    if not kwargs.get("pin_memory") or isinstance(data, (torch.Tensor, np.ndarray)):
-        return original(*args, **kwargs)
+    if isinstance(args[0] if args else kwargs.get("data"), (torch.Tensor, np.ndarray)):
+        return original(*args, **kwargs)  # refuses it
     made = original(*args, **{**kwargs, "pin_memory": False, "requires_grad": False})
     if made.device.type != "cpu":
         raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does
@@ -209,7 +209,7 @@ PATCHES = [
         "asarray",
         lambda original: _with_real_items(_with_fake_result(_aliasing(original))),
     ),
-    Patch(torch, "tensor", lambda original: _with_real_items(_pinned(original))),
+    Patch(torch, "tensor", _with_real_items),
     Patch(torch, "as_tensor", lambda original: _with_real_items(_sharing_memory(original))),
     Patch(torch.utils.dlpack, "from_dlpack", _with_fake_result),
     Patch(torch.utils.dlpack, "to_dlpack", _to_dlpack),

@@ -40,11 +40,14 @@ def check_generator(func: Any, args: Args, kwargs: Kwargs) -> None:
         raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{own}'")
 
 
-def check_end(func: Any, args: Args) -> None:
+RANDINT_TO_TENSOR = torch.ops.aten.randint_like.Tensor
+
+
+def check_end(args: Args) -> None:
     """Refuse the end of a range that is no number on the CPU: of a trial, the overload with a
     generator would take any tensor of one element.
     """
-    if func is torch.ops.aten.randint_like.Tensor and (args[1].dim() or not args[1].is_cpu):
+    if args[1].dim() or not args[1].is_cpu:
         raise RuntimeError("high must be a scalar tensor and on CPU")
 
 

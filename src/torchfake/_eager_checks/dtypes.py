@@ -18,7 +18,12 @@ import torch
 
 from torchfake._core import devices, schemas
 from torchfake._eager_checks import cuda_dtypes
-from torchfake._eager_checks.draws import check_end, check_generator, try_draw
+from torchfake._eager_checks.draws import (
+    RANDINT_TO_TENSOR,
+    check_end,
+    check_generator,
+    try_draw,
+)
 from torchfake._eager_checks.small_calls import (
     NO_DTYPE,
     Cut,
@@ -46,7 +51,8 @@ def check_dtypes(func: Any, args: Args, kwargs: Kwargs) -> None:
         return
     if traits.is_random:
         check_generator(func, args, kwargs)
-        check_end(func, args)
+        if func is RANDINT_TO_TENSOR:
+            check_end(args)
     call = Call(func, args, kwargs)
     if call.tensors and not any(isinstance(t, FakeTensor) for t in call.tensors):
         return

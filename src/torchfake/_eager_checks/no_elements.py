@@ -82,7 +82,7 @@ def _is_one_number(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or not value.dim()
 
 
-_WRONG_DIMS: dict[str, Callable[..., bool]] = {
+WRONG_DIMS: dict[str, Callable[..., bool]] = {
     "aten::index_select": lambda tensor, _, index, **__: not tensor.dim() and index.numel() != 1,
     "aten::searchsorted": lambda bounds, value, **_: (
         not bounds.dim() or (bounds.dim() > 1 and _is_one_number(value))
@@ -91,11 +91,6 @@ _WRONG_DIMS: dict[str, Callable[..., bool]] = {
 }
 """Whether a kernel on any device refuses a call for the dims of its arguments, which torch's Python
 does not look at."""
-
-
-def has_wrong_dims(func: Any, args: Args, kwargs: Kwargs) -> bool:
-    is_wrong = _WRONG_DIMS.get(traits_of(func).packet)
-    return is_wrong is not None and is_wrong(*args, **kwargs)
 
 
 def conditions_on_dims(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition]:

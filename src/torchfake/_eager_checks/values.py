@@ -17,12 +17,12 @@ from torchfake._core.schemas import traits_of
 from torchfake._eager_checks.conditions import Condition, Conditions, conditions_with
 from torchfake._eager_checks.indices import INDICES, Range
 from torchfake._eager_checks.no_elements import (
+    WRONG_DIMS,
     conditions_on_bins,
     conditions_on_dims,
     conditions_on_none,
     counts,
     has_no_elements,
-    has_wrong_dims,
 )
 from torchfake._eager_checks.products import PRODUCTS, conditions_of_product
 from torchfake._operators.argument_values import is_readable, value_read
@@ -109,13 +109,13 @@ def _is_read_in_place(tensor: Any) -> bool:
 
 
 def _conditions(func: Any, args: Args, kwargs: Kwargs) -> Iterator[Condition | Range]:
-    if has_wrong_dims(func, args, kwargs):
+    packet = traits_of(func).packet
+    if packet in WRONG_DIMS and WRONG_DIMS[packet](*args, **kwargs):
         return conditions_on_dims(func, args, kwargs)
     if has_no_elements(func, args):
         return conditions_on_none(func, args, kwargs)
     if counts(func):
         return conditions_on_bins(func, args, kwargs)
-    packet = traits_of(func).packet
     if packet in PRODUCTS:
         return conditions_of_product(func, named_arguments(func, args, kwargs))
     conditions = _CONDITIONS.get(packet)

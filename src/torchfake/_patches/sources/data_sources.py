@@ -90,8 +90,7 @@ def _with_real_items(original: Any, /, *args: Any, **kwargs: Any) -> Any:
             if name in kwargs and not isinstance(kwargs[name], torch.Tensor):
                 kwargs[name] = known_values.with_real_items(kwargs[name])
         _name_device_of_context(kwargs)
-        data = args[0] if args else kwargs.get("data")
-        if kwargs.get("pin_memory") and not isinstance(data, (torch.Tensor, np.ndarray)):
+        if kwargs.get("pin_memory"):
             return _pinned(original, args, kwargs)
     return original(*args, **kwargs)
 
@@ -117,8 +116,10 @@ def _aliasing(original: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **{**kwargs, "device": devices.encode(target)})
 
 
-def _pinned(original: Any, args: Any, kwargs: Any) -> torch.Tensor:
+def _pinned(original: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(numbers, pin_memory=True)``: C++ asks the driver for memory."""
+    if isinstance(args[0] if args else kwargs.get("data"), (torch.Tensor, np.ndarray)):
+        return original(*args, **kwargs)  # refuses it
     made = original(*args, **{**kwargs, "pin_memory": False, "requires_grad": False})
     if made.device.type != "cpu":
         raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does

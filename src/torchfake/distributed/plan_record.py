@@ -28,7 +28,7 @@ from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.timing.collectives import Links
-from torchfake.inspect.timing.hardware import utilization
+from torchfake.inspect.timing.hardware import peak_text, utilization
 from torchfake.inspect.timing.schedule import Schedule
 
 
@@ -159,6 +159,11 @@ class Plan(Record):
         return utilization(self.time.model_flops, self.time.seconds, self.gpu)
 
     @property
+    def mfu_of(self) -> str | None:
+        """The peak of which `mfu` is a share, as text: ``989.4 TFLOP/s in bf16``."""
+        return None if self.mfu is None or self.gpu is None else peak_text(self.gpu)
+
+    @property
     def model_flops(self) -> int:
         """FLOPs of a rank's step without recomputation; the mean, if ranks differ."""
         return 0 if self.time is None else self.time.model_flops
@@ -234,6 +239,7 @@ class Plan(Record):
             "step_seconds": self.step_seconds,
             "step_seconds_at_least": self.step_seconds_at_least,
             "mfu": self.mfu,
+            "mfu_of": self.mfu_of,
             **({"notes": list(self.notes)} if self.notes else {}),
             **uncounted_to_dict(self.uncounted),
             **untimed_to_dict(self.untimed),

@@ -22,7 +22,7 @@ from torchfake.inspect.show.step_lines import (
     step_block,
 )
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
-from torchfake.inspect.timing.hardware import peak_text, why_untimed
+from torchfake.inspect.timing.hardware import why_untimed
 
 _CATEGORIES = {
     "parameters": "parameters",
@@ -83,9 +83,7 @@ def _(found: Plan, *, depth: int | None = None) -> list[Block]:
 
 def mfu_text(plan: Plan) -> str:
     """The MFU, and the peak of which it is a share; "" if it is not known."""
-    if plan.mfu is None or plan.gpu is None:
-        return ""
-    return f"{100 * plan.mfu:.0f} % of {peak_text(plan.gpu)}"
+    return "" if plan.mfu is None else f"{100 * plan.mfu:.0f} % of {plan.mfu_of}"
 
 
 def faster_in(plan: Plan) -> Iterator[Line]:

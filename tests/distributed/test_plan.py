@@ -290,7 +290,7 @@ highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
   activations           84.5 kB, at another moment 105 kB
   parameters            46.1 kB
   unsharded parameters  37.9 kB
-  temporaries           26.6 kB, at another moment 39.4 kB
+  temporaries           26.6 kB, at another moment 36.4 kB
   communication         21.0 kB, at another moment 45.1 kB
   inputs                1.02 kB
   gradients             0 B, at another moment 36.4 kB

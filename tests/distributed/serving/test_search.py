@@ -199,3 +199,37 @@ def test_json_has_the_best(found: ServingSearch) -> None:
 def test_invalid_arguments_are_refused_by_name(options: dict[str, object], text: str) -> None:
     with pytest.raises(InputsError, match=text):
         searched(**options)
+
+
+def test_what_was_asked_for_and_not_tried_is_said(found: ServingSearch) -> None:
+    assert found.left_out == (
+        "fp8 on a100-80gb, which has no kernels for it; fp8-weights are read in 8 bits and "
+        "multiplied in 16",
+    )
+    assert "not tried" in str(found)
+    assert found.to_dict()["left_out"] == [*found.left_out]
+
+
+def test_formats_that_no_gpu_has_kernels_for_are_refused() -> None:
+    with pytest.raises(InputsError, match=r"no kernels for weights='fp8'.*fp8-weights"):
+        searched(gpu="a100-80gb", weights="fp8")
+
+
+def test_the_lengths_of_requests_are_said(found: ServingSearch) -> None:
+    request = found.offers[0].plan.server.request
+    lengths = f"prompts of {request.prompt}, answers of {request.answer} tokens"
+    assert lengths in str(found)
+
+
+def test_gpus_on_which_nothing_meets_the_limits_are_named() -> None:
+    every = searched()
+    seconds = {kind: [] for kind in KINDS}  # type: ignore[var-annotated]
+    for offer in every.offers:
+        seconds[offer.gpu].append(offer.plan.steady.seconds)  # type: ignore[union-attr]
+    slower = max(KINDS, key=lambda kind: min(seconds[kind]))
+    faster = next(kind for kind in KINDS if kind != slower)
+    some = searched(tpot=(min(seconds[faster]) + min(seconds[slower])) / 2)
+    assert some.unmet == {slower: 3}
+    assert f"none on  {slower} (3 ways)" in re.sub(
+        " +", lambda m: "  " if len(m[0]) > 1 else " ", str(some)
+    )

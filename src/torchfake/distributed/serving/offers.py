@@ -6,6 +6,7 @@ of its offers.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,7 @@ class ServingSearch(Record):
     limits: Limits
     offers: tuple[Offer, ...]  # all that were tried and can be laid out
     refused: int  # layouts that the model does not support
+    left_out: tuple[str, ...] = ()  # formats and GPUs that were asked for and not tried, and why
     remedies: tuple[tuple[str, Offer], ...] = ()
     """If none meets the limits: changes with which one does, each with the fewest GPUs."""
 
@@ -85,6 +87,12 @@ class ServingSearch(Record):
     def fits(self) -> bool:
         """Whether any offer meets the limits."""
         return bool(self.meeting)
+
+    @property
+    def unmet(self) -> dict[str, int]:
+        """The types of GPUs on which no way meets the limits, each with its number of ways."""
+        met = {offer.gpu for offer in self.meeting}
+        return dict(Counter(offer.gpu for offer in self.offers if offer.gpu not in met))
 
     @property
     def fewest(self) -> Offer | None:
@@ -143,6 +151,8 @@ class ServingSearch(Record):
             "fits": self.fits,
             "limits": dict(self.limits.__dict__),
             "refused": self.refused,
+            "left_out": list(self.left_out),
+            "unmet": self.unmet,
             **{key: None if each is None else each.to_dict() for key, each in named.items()},
             "best": [offer.to_dict() for offer in self.best],
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],

@@ -15,7 +15,7 @@ from typing import Any
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
 from torchfake._progress import count, progress
-from torchfake.distributed.passes.formats import format_named, has_kernels
+from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
 from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest
 from torchfake.distributed.serving.remedies import IN_8_BITS, narrower
 from torchfake.distributed.serving.serve import Question, question_of, serve
@@ -86,6 +86,7 @@ def search_servers(
     for name, given in (("gpu", kinds), ("weights", formats)):
         if not given:
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
+    _check_kernels(kinds, formats)
     limits = Limits(ttft, tpot)
     numbers = {name: range(1, number + 1) for name, number in most.items()}
     ways = _Ways(kinds, numbers, formats, limits, hourly)
@@ -95,7 +96,8 @@ def search_servers(
         offers, refusals = ways.offers(question)
         if not offers and refusals:
             raise refusals[0]
-        found = ServingSearch(target, users, limits, tuple(offers), len(refusals))
+        left_out = tuple(_left_out(kinds, formats))
+        found = ServingSearch(target, users, limits, tuple(offers), len(refusals), left_out)
         return found if found.fits else replace(found, remedies=_remedies(ways, question))
 
 
@@ -199,6 +201,26 @@ def _plans(
     for name in formats:
         if name is None or has_kernels(gpu, name):
             yield replace(question, weights=name).plan_on(gpu, mesh)
+
+
+def _check_kernels(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -> None:
+    """Refuse formats of which no GPU has the kernels."""
+    known = [found for found in map(format_named, formats) if found is not None]
+    if len(known) == len(formats):
+        if not any(has_kernels(gpu, each.name) for gpu in kinds.values() for each in known):
+            check_kernels(known[0], next(iter(kinds.values())))
+
+
+def _left_out(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -> Iterator[str]:
+    """What was asked for and is not tried: GPUs without figures, formats without kernels."""
+    for kind, gpu in kinds.items():
+        if hardware_of(gpu) is None:
+            yield f"{kind}, of which the rates are not known"
+            continue
+        for name in formats:
+            if name is not None and not has_kernels(gpu, name):
+                as_read = "; fp8-weights are read in 8 bits and multiplied in 16" * (name == "fp8")
+                yield f"{name} on {kind}, which has no kernels for it{as_read}"
 
 
 def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> dict[str, float]:

@@ -116,12 +116,13 @@ def _fitting(found: ServingPlan) -> str:
     return f"{average} of {found.users:,} users at their average length, others wait; {full}"
 
 
-def _served(found: ServingPlan) -> str:
+def _served(found: ServingPlan, *, names_weights: bool = True) -> str:
     server = found.server
     request, dtype = server.request, server.serve.dtype_name
     cache = f", cache in {dtype}" if dtype else ""
     lengths = f"prompts of {request.prompt:,}, answers of {request.answer:,} tokens"
-    return f"{found.class_name} in {found.weights}{cache}; {lengths}"
+    weights = f" in {found.weights}" * names_weights
+    return f"{found.class_name}{weights}{cache}; {lengths}"
 
 
 def _layout(found: ServingPlan) -> Iterator[Line]:
@@ -211,7 +212,12 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "cheapest", f"by the hour{both}{of_priced}: {text}"
     if cheapest is not None and cheapest is not least:
         yield "", f"by the token{of_priced}: {_offer_text(cheapest)}"
+    yield "serves", _served(found.offers[0].plan, names_weights=False)
     yield "tried", _tried(found)
+    yield "not tried", found.left_out
+    if found.fits and found.unmet:
+        kinds = ", ".join(f"{gpu} ({number_text(n, 'way')})" for gpu, n in found.unmet.items())
+        yield "none on", kinds
     if found.fits:
         yield "below", _BELOW
 

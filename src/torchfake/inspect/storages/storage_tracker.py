@@ -96,7 +96,7 @@ class StorageTracker(Observer):
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.ops.add(func)
-        if isinstance(result, FakeTensor) and is_called_by_engine():
+        if args and isinstance(result, FakeTensor) and is_called_by_engine():
             old, new = storage_of(args[0]), storage_of(result)
             memory = self.allocation_of(old), self.allocation_of(new)
             self._write = engine_write(func, args, *memory, running_sequence_number())
@@ -174,7 +174,10 @@ class StorageTracker(Observer):
     def _continue(self, life: Lifetime, result: Allocation) -> None:
         """Let a lifetime go on as that of a result, which eager mode writes to the same memory."""
         self._write = None
-        self.lives.remove(result.note)
+        at = len(self.lives) - 1  # the result is among the last
+        while self.lives[at] is not result.note:
+            at -= 1
+        del self.lives[at]
         result.note = life
 
     def storage_used(self, allocation: Allocation, stream: int) -> None:

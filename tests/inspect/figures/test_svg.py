@@ -6,6 +6,7 @@ import itertools
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
 from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
@@ -15,6 +16,7 @@ from torchfake.inspect.figures import drawing
 from torchfake.inspect.figures.plotly_figures import PLOTLY
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg, standalone
 from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.units import bytes_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -94,6 +96,15 @@ def test_a_curve_has_an_area_for_each_category_and_the_peak(step: Estimate) -> N
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert curve.peak_text in texts
     assert {"backward", "optimizer"} <= set(texts)
+
+
+def test_a_curve_reaches_its_peak_with_the_workspaces_of_cublas() -> None:
+    step = estimate(nn.Linear(8, 8), torch.rand(2, 8), optimizer="sgd", gpu="a100-80gb")
+    curve = drawing.memory_curve(step)
+    assert step.workspace_bytes > step.peak_bytes / 2
+    assert curve.num_bytes.sum(axis=1).max() == step.peak_bytes
+    assert f"workspace {bytes_text(step.workspace_bytes)}" in curve.slices[0].text
+    assert f"start: {bytes_text(int(curve.num_bytes[0].sum()))}" in curve.slices[0].text
 
 
 def test_a_step_without_allocations() -> None:

@@ -81,7 +81,7 @@ def curve(drawn: Curve) -> Any:
     for name, first, last in drawn.phases:
         made.add_vline(x=first, line={"width": 1, "dash": "dot"})
         made.add_annotation(x=(first + last) / 2, y=1.04, yref="paper", text=name, showarrow=False)
-    made.add_annotation(x=drawn.peak_event, y=drawn.peak_height, text=drawn.peak_text)
+    made.add_annotation(x=drawn.peak_event, y=drawn.peak_bytes, text=drawn.peak_text)
     return made
 
 

@@ -269,7 +269,7 @@ def _phase_labels(curve: Curve) -> Iterator[str]:
 
 def _peak_label(curve: Curve, top: float) -> Iterator[str]:
     share = curve.peak_event / _last(curve)
-    y = _TOP + _PLOT_HEIGHT * (1 - curve.peak_height / top)
+    y = _TOP + _PLOT_HEIGHT * (1 - curve.peak_bytes / top)
     anchor = "end" if share > 0.5 else "start"
     yield (
         f'<line x1="{100 * share:.2f}%" x2="{100 * share:.2f}%" y1="{y:.1f}" '

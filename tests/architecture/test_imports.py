@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "inspect/steps/adapters.py": {"peft"},
     "inspect/steps/trainer_loop.py": {"accelerate", "transformers"},
     "_progress.py": {"tqdm"},
+    "inspect/inputs/labels.py": {"transformers"},
     "inspect/serving/caches.py": {"transformers"},
     "inspect/figures/plotly_figures.py": {"plotly"},
     "inspect/show/terminal.py": {"rich"},

@@ -47,7 +47,7 @@ def test_a_search_names_the_fewest_and_the_cheapest(run: Run) -> None:
     options = ("--search", "--gpus", "2", "--price", "h100=2.5", "--ttft", "0.5", "--tpot", "0.05")
     code, out, _ = run("serve", *SMALL, *LOAD, *options, "--weights", "bf16,fp8")
     assert code == 0
-    assert out.startswith("fewest ")
+    assert out.startswith("cheapest ")
     assert "by the hour" in out
     assert "first token in 500 ms, each token in 50 ms" in out
 
@@ -77,6 +77,7 @@ def test_a_search_that_finds_nothing_says_what_is_nearest(run: Run) -> None:
         (("--gpus", "2", "--gpu", "h100-80gb:4"), "--gpus is 2, and --gpu has 4: give one"),
         (("--gpu", "h100-80gb,a100-80gb"), "--gpu names 2"),
         (("--weights", "fp8,awq"), "--weights names 2"),
+        (("--cache-dtype", "bf16,fp8"), "--cache-dtype names 2"),
         (("--search", "--mesh", "tp=2"), "leave out --mesh"),
         (("--search", "--price", "h100"), "--price 'h100' is not GPU=PRICE"),
         (("--prompt", "64"), "leaves no room for an answer"),

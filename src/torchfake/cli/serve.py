@@ -53,7 +53,12 @@ WeightsFormat = Annotated[
     ),
 ]
 CacheDtype = Annotated[
-    str | None, SERVING("Dtype of the KV cache: fp8, int8, int4, bf16. [default: the model's]")
+    list[str] | None,
+    SERVING(
+        "Dtype of the KV cache: fp8, int8, int4, bf16; with --search, those to try. "
+        "[default: the model's]",
+        metavar="DTYPE",
+    ),
 ]
 PassTokens = Annotated[int, SERVING("Most tokens of a pass (chunked prefill).", min=1)]
 Utilization = Annotated[float, SERVING("Share of the GPU's memory that the engine may use.")]
@@ -85,7 +90,7 @@ Price = Annotated[
 
 
 _AS_GIVEN = (
-    "users", "context", "prompt", "cache_dtype", "pass_tokens", "utilization", "engine",
+    "users", "context", "prompt", "pass_tokens", "utilization", "engine",
 )  # fmt: skip
 """Arguments of Python functions that are options of the same name."""
 
@@ -131,6 +136,7 @@ def serve_command(
         }
         kinds = options.parse_numbers_of_gpus(gpu, profiles_file)
         formats = options.parse_names("--weights", weights)
+        caches = options.parse_names("--cache-dtype", cache_dtype)
         if search:
             if mesh is not None:
                 raise InputsError("--search chooses the layout: leave out --mesh")
@@ -141,16 +147,17 @@ def serve_command(
                 "tpot": tpot,
                 "prices": options.parse_prices(price),
             }
-            found: Any = search_servers(target, **given, **limits, weights=formats or None)
+            stored: dict[str, Any] = {"weights": formats or None, "cache_dtype": caches or None}
+            found: Any = search_servers(target, **given, **limits, **stored)
         else:
-            _check_alone(kinds, formats, {"--ttft": ttft, "--tpot": tpot, "--price": price})
+            _check_alone(kinds, formats, caches, {"--ttft": ttft, "--tpot": tpot, "--price": price})
             for kind, number in kinds.items():
                 if number and gpus not in (None, number):
                     raise InputsError(f"--gpus is {gpus}, and --gpu has {number}: give one")
                 given["gpu"], gpus = kind, gpus or number
-            found = serve(
-                target, **given, gpus=gpus, mesh=mesh, weights=formats[0] if formats else None
-            )
+            for name, each in (("weights", formats), ("cache_dtype", caches)):
+                given |= {name: each[0]} if each else {}
+            found = serve(target, **given, gpus=gpus, mesh=mesh)
         write_report(found, html, units)
     with errors_on_one_line(show_traceback):
         print_record(found, as_json, units=units)
@@ -162,10 +169,10 @@ def _split(texts: list[str] | None) -> list[str]:
     return [name for text in texts or () for name in text.split(",")]
 
 
-def _check_alone(kinds: Any, formats: Any, of_search: dict[str, Any]) -> None:
-    for name, number in (("--gpu", len(kinds or ())), ("--weights", len(formats))):
-        if number > 1:
-            raise InputsError(f"{name} names {number}: give one, or --search to try each")
+def _check_alone(kinds: Any, formats: Any, caches: Any, of_search: dict[str, Any]) -> None:
+    for name, named in (("--gpu", kinds), ("--weights", formats), ("--cache-dtype", caches)):
+        if len(named or ()) > 1:
+            raise InputsError(f"{name} names {len(named)}: give one, or --search to try each")
     for name, value in of_search.items():
         if value:
             raise InputsError(f"{name} is for a search: give --search too")

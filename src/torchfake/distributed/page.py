@@ -49,16 +49,15 @@ def _(found: Search) -> list[OnPage]:
     answers, layouts, *_ = shown(found)
     tried = {"layouts tried": f"{len(found.rows):,}"}
     best = found.fastest or found.cheapest
-    sections: list[tuple[str, Any]] = [("Layouts", [layouts])] if layouts.rows else []
-    about = [("Details", [answers])]
+    section = ("Layouts", [*[layouts] * bool(layouts.rows), answers])
     if best is None:
-        return [OnPage(found.target, answers.rows[0], tried, sections + about, "no")]
+        return [OnPage(found.target, answers.rows[0], tried, [section], "no")]
     (page,) = on_page(best)
     return [
         page._replace(
             answer=answers.rows[0],
             cards=page.cards | tried,
-            sections=[*sections, *page.sections, *about],
+            sections=[section, *page.sections],
             verdict=found.verdict,
         )
     ]

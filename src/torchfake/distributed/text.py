@@ -17,11 +17,12 @@ from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_
 from torchfake.inspect.show.rows import Block, Column, Line, Row, table
 from torchfake.inspect.show.step_lines import (
     elsewhere_lines,
-    faster_lines,
     phase_text,
     step_block,
 )
+from torchfake.inspect.show.step_time import faster_lines, kind_of, seconds_in_short
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
+from torchfake.inspect.timing.compared import error_in_short, error_text
 from torchfake.inspect.timing.hardware import why_untimed
 
 _CATEGORIES = {
@@ -77,7 +78,8 @@ _MAX_ROWS = 12
 @shown.register
 def _(found: Plan, *, depth: int | None = None) -> list[Block]:
     flops = ("  model FLOPs", mfu_text(found))
-    time = ("step time", step_text(found)), *faster_in(found), flops
+    error = ("  error", plan_error_text(found))
+    time = ("step time", step_text(found)), error, *faster_in(found), flops
     return plan_blocks(found, [verdict_on_plan(found), *plan_lines(found, time)])
 
 
@@ -117,7 +119,28 @@ def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None 
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
-    return "fits", verdict_text(plan.fit, counted)
+    return "fits", verdict_text(plan.fit, counted, time_in_short(plan))
+
+
+def time_in_short(plan: Plan) -> str:
+    """The time of a step and its error, or the least time that is known; "" if none is."""
+    seconds, is_training = plan.step_seconds_at_least, plan.mode == "training"
+    if seconds is None:
+        return ""
+    error = error_in_short(plan.gpu, _kind_of(plan), is_training=is_training)
+    return seconds_in_short(seconds, "step" if is_training else "pass", error, plan.is_lower_bound)
+
+
+def plan_error_text(plan: Plan) -> str:
+    """The error of times of such plans; "" without a time, and of a lower bound."""
+    if plan.step_seconds is None:
+        return ""
+    return error_text(plan.gpu, _kind_of(plan), is_training=plan.mode == "training")
+
+
+def _kind_of(plan: Plan) -> str:
+    """The kind of model, by the inputs of rank 0, which is in the first stage of a pipeline."""
+    return kind_of(plan.by_ranks[0].estimate)
 
 
 def plan_lines(plan: Plan, time: Iterable[Line] = ()) -> Iterator[Line]:

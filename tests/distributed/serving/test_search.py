@@ -135,7 +135,9 @@ def test_where_nothing_meets_the_limits_changes_are_named_with_which_something_d
     assert (eight.num_gpus, two.num_gpus) == (1, 2)
     assert eight.to_dict() in [o.to_dict() for o in searched(cache_dtype="fp8", **given).offers]
     assert two.to_dict() in [o.to_dict() for o in searched(**{**given, "gpus": 2}).offers]
-    assert "  try    --cache-dtype fp8: 1 x h100-80gb in bf16: first token " in str(none)
+    assert "  try    --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8: first token " in str(
+        none
+    )
     assert [each["change"] for each in none.to_dict()["remedies"]] == [fewer, more]
     assert searched(ttft=1e-9).remedies == ()
 
@@ -148,8 +150,11 @@ def test_weights_and_caches_that_were_asked_for_are_left_as_they_are() -> None:
     assert not any("--cache-dtype" in change for change, _ in of_caches.remedies)
 
 
-def test_its_first_line_is_an_answer(found: ServingSearch) -> None:
-    assert str(found).splitlines()[0].startswith("fewest ")
+def test_its_first_line_names_the_fewest_gpus_or_with_prices_the_cheapest(
+    found: ServingSearch,
+) -> None:
+    assert str(found).startswith("cheapest   1 x a100-80gb in bf16")
+    assert str(searched()).startswith("fewest   1 x ")
 
 
 def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
@@ -163,19 +168,55 @@ def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
-    assert re.search(r"\ncheapest +by the hour( and by the token)?: 1 x a100-80gb", str(found))
-    some = str(searched(prices={"h100": 3}))
-    assert re.search(r"\ncheapest +by the hour.*, of GPUs with a price: ", some)
-
-
-def test_what_costs_least_is_not_said_twice() -> None:
-    found = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3})
-    assert "\ncheapest  by the hour and by the token: the fewest GPUs\n" in str(found)
+    assert "of GPUs with a price" not in str(found)
+    some = str(searched(prices={"h100": 3})).splitlines()[0]
+    assert "3.00 an hour" in some
+    assert ", of GPUs with a price; " in some
 
 
 def test_what_costs_least_by_the_token_is_said_where_it_is_another(found: ServingSearch) -> None:
     is_another = found.cheapest is not found.least_hourly
-    assert is_another == bool(re.search(r"\n +by the token: ", str(found)))
+    assert is_another == ("\n  by token " in str(found))
+    (alone,) = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3}).best
+    assert alone.hourly == 3
+    text = str(searched(gpu="h100-80gb", gpus=1, prices={"h100": 3}))
+    assert "; by the hour and by the token; " in text.splitlines()[0]
+    assert "by token" not in text
+
+
+def test_caches_are_tried_in_each_dtype_that_is_named() -> None:
+    found = searched(gpu="h100-80gb", gpus=1, cache_dtype=["bf16", "fp8"])
+    wide, narrow = found.offers
+    assert (
+        wide.to_dict() == searched(gpu="h100-80gb", gpus=1, cache_dtype="bf16").offers[0].to_dict()
+    )
+    assert 2 * narrow.plan.server.cache_bytes(1) == wide.plan.server.cache_bytes(1)
+    assert "caches in bf16, fp8" in str(found)
+    assert "cache in fp8" in str(found)
+    with pytest.raises(InputsError, match="fp7"):
+        searched(cache_dtype=["fp8", "fp7"])
+
+
+def test_what_misses_a_limit_by_less_than_the_error_is_a_perhaps() -> None:
+    every = searched(gpu="h100-80gb")
+    alone = next(x for x in every.offers if x.mesh == "1 GPU")
+    assert alone.plan.steady is not None
+    assert alone.plan.errors is not None
+    seconds, error = alone.plan.steady.seconds, alone.plan.errors["seconds_per_token"]
+    near, far = seconds / (1 + error / 2), seconds / (1 + 2 * error)
+    found = searched(gpu="h100-80gb", gpus=1, tpot=near)
+    assert (found.fits, found.perhaps and found.perhaps.mesh) == (False, "1 GPU")
+    assert "perhaps  1 x h100-80gb in bf16: first token " in str(found)
+    assert searched(gpu="h100-80gb", gpus=1, tpot=far).perhaps is None
+
+
+def test_what_meets_a_limit_by_less_than_the_error_is_said_to() -> None:
+    (alone,) = searched(gpu="h100-80gb", gpus=1).offers
+    assert alone.plan.steady is not None
+    seconds = alone.plan.steady.seconds
+    near, far = (str(searched(gpu="h100-80gb", gpus=1, tpot=x * seconds)) for x in (1.05, 2))
+    assert "perhaps: nearer to a limit than the error" in near.splitlines()[0]
+    assert "perhaps" not in far
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

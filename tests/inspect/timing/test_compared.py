@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchfake import estimate, fake_mode, fit, profiles
-from torchfake.inspect.show.step_lines import kind_of
+from torchfake.inspect.show.step_time import kind_of
 from torchfake.inspect.timing.compared import (
     COMPARISONS,
     IMAGES,

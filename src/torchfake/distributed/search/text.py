@@ -5,7 +5,7 @@ Input: a Search. Output: blocks of rows. Invariant: its first line is the answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchfake.distributed.search import trials
@@ -13,6 +13,7 @@ from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
+from torchfake.distributed.text import time_in_short
 from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
@@ -20,11 +21,6 @@ from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, 
 from torchfake.inspect.timing.hardware import why_untimed
 
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
-_BELOW = (
-    "layouts on all GPUs that no other beats in both memory and time (Pareto); "
-    f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %; "
-    "perhaps: so near that only torchfake plan of the layout can tell"
-)
 
 
 def _options(zero: int | None, is_sequence_parallel: bool) -> list[str]:
@@ -61,7 +57,17 @@ _COLUMNS = (
 @shown.register
 def _(found: Search, *, depth: int | None = None) -> list[Block]:
     code = [Block(code=found.shown_code)] if found.shown_code else []
-    return [as_lines(_answers(found)), table(found.pareto, _COLUMNS), *code]
+    layouts = table(found.pareto, _COLUMNS, "; ".join(_notes(found.pareto)) + ".")
+    return [as_lines(_answers(found)), layouts, *code]
+
+
+def _notes(rows: Sequence[trials.Row]) -> Iterator[str]:
+    """What the table has, and what its signs mean."""
+    yield "Layouts on all GPUs that no other beats in both memory and time (Pareto)"
+    if any(row.taken is not None and row.taken.is_extrapolated for row in rows):
+        yield f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %"
+    if any(row.verdict == "perhaps" for row in rows):
+        yield "perhaps: so near that only torchfake plan of the layout can tell"
 
 
 def _answers(found: Search) -> Iterator[Line]:
@@ -79,9 +85,8 @@ def _answers(found: Search) -> Iterator[Line]:
         yield from (uncounted_line(shown.plan.uncounted), untimed_line(shown.plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
     refused = f"; {unknown} cannot be run" if unknown else ""
-    whole = "the layouts above were run with all layers, the others with few"
+    whole = "those of the first lines were run with all layers, the others with few"
     yield "tried", f"{len(found.rows)} layouts; {whole}{refused}{_SEARCHED}"
-    yield "below", _BELOW
 
 
 def _step(found: Search) -> str:
@@ -99,10 +104,8 @@ def _layout(found: TargetPlan, usable: int) -> str:
     how = [mesh, f"checkpoint {strategy.checkpoint}", f"micro-batch {found.batch.micro}"]
     how += ["shards on the CPU"] if strategy.offload else []
     how += _options(strategy.zero, strategy.sequence_parallel)
-    seconds, is_bound = found.plan.step_seconds_at_least, found.plan.is_lower_bound
-    speed = "" if seconds is None else f": {'at least ' * is_bound}{seconds_text(seconds)} a step"
-    if seconds is not None:
-        speed += f", {'at most ' * is_bound}{rate_text(found)}"
+    time, is_bound = time_in_short(found.plan), found.plan.is_lower_bound
+    speed = f": {time}, {'at most ' * is_bound}{rate_text(found)}" if time else ""
     reserved = found.plan.peak_reserved_bytes or 0
     is_tight = " (tight)" * (found.verdict == "tight")
     memory = f"{bytes_text(reserved)} reserved of {bytes_text(usable)}{is_tight}"

@@ -18,7 +18,7 @@ from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, 
 from torchfake.inspect.records.units import number_text, seconds_text
 
 _WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 28, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 40, 46
 _COLOR = "#4269d0"
 
 
@@ -58,7 +58,7 @@ def _(found: ServingPlan, form: str) -> str:
         raise TypeError(f"a server is drawn as svg, not as {form}")
     points = points_of(found)
     of_gpu = _of_gpu(found)
-    parts = [*_axes(points, of_gpu), *_drawn(points, of_gpu)] if points else []
+    parts = [*_axes(points, of_gpu), *_drawn(points, of_gpu, found.users)] if points else []
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'width="100%" style="max-width:{_WIDEST}px" font-family="system-ui, sans-serif" '
@@ -79,29 +79,32 @@ def _axes(points: list[Point], of_gpu: str) -> Iterator[str]:
             f"{share * _farthest(points):,.0f}</text>"
         )
     yield (
-        f'<text x="{_LEFT}" y="14">tokens/s {of_gpu}</text>'
+        f'<text x="{_LEFT}" y="12">tokens/s {of_gpu}</text>'
         f'<text x="{right}" y="{_HEIGHT - 8}" text-anchor="end">tokens/s of each user</text>'
     )
 
 
-def _drawn(points: list[Point], of_gpu: str) -> Iterator[str]:
+def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
+    """The line and its points; that of the asked number of users is larger, and always named."""
     places = [_place(point, points) for point in points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     yield f'<polyline points="{line}" fill="none" stroke="{_COLOR}" stroke-width="2"/>'
-    last = (-99.0, -99.0)
-    for point, (x, y) in zip(reversed(points), reversed(places), strict=True):
+    labels = list[tuple[float, float]]()
+    pairs = zip(points, places, strict=True)
+    for point, (x, y) in sorted(pairs, key=lambda pair: (pair[0].users != asked, -pair[0].users)):
         title = (
             f"{point.users:,} users: {point.per_gpu:,.0f} tokens/s {of_gpu}, "
             f"{point.per_user:,.1f} of each user, first token {point.first_token_seconds:.2f} s"
         )
+        size, weight = (6, ' font-weight="bold"') if point.users == asked else (4, "")
         yield (
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOR}"><title>{title}</title>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{_COLOR}"><title>{title}</title>'
             "</circle>"
         )
-        if abs(x - last[0]) > 70 or abs(y - last[1]) > 18:  # room for a label
+        if all(abs(x - left) > 70 or abs(y - top) > 18 for left, top in labels):
             words = number_text(point.users, "user")
-            yield f'<text x="{x + 9:.1f}" y="{y - 5:.1f}">{words}</text>'
-            last = (x, y)
+            yield f'<text x="{x + 9:.1f}" y="{y - 5:.1f}"{weight}>{words}</text>'
+            labels.append((x, y))
 
 
 def _place(point: Point, points: list[Point]) -> tuple[float, float]:
@@ -127,9 +130,13 @@ def _round_up(value: float) -> float:
 @on_page.register
 def _(found: ServingPlan) -> list[OnPage]:
     blocks = shown(found)
-    curve = [(_title(found), drawn_as(found, "svg"))] if found.by_users else []
-    sections = [*curve, ("Details", blocks)]
-    return [OnPage(found.class_name, answer_in(blocks), _cards(found), sections)]
+    sections = [*_curve(found), ("Details", blocks)]
+    verdict = "tight" if found.past and found.fits else ""
+    return [OnPage(found.class_name, answer_in(blocks), _cards(found), sections, verdict)]
+
+
+def _curve(found: ServingPlan, of: str = "") -> list[tuple[str, str]]:
+    return [(f"{_title(found)}{of}", drawn_as(found, "svg"))] if found.by_users else []
 
 
 def _cards(found: ServingPlan) -> dict[str, str]:
@@ -148,19 +155,16 @@ def _cards(found: ServingPlan) -> dict[str, str]:
 
 @on_page.register
 def _(found: ServingSearch) -> list[OnPage]:
-    blocks, tried = shown(found), {"ways tried": f"{len(found.offers):,}"}
-    best = found.fewest or found.fastest
+    (lines, *ways), tried = shown(found), {"ways tried": f"{len(found.offers):,}"}
+    about = [("Details", [lines])]
+    best = found.answer
     if best is None:
-        return [OnPage(found.target, blocks[0].rows[0], tried, [("Details", blocks)], "no")]
-    (page,) = on_page(best.plan)
-    return [
-        page._replace(
-            answer=blocks[0].rows[0],
-            cards=page.cards | tried,
-            sections=[*page.sections[:-1], ("Details", blocks)],
-            verdict="yes" if found.fits else "no",
-        )
-    ]
+        return [OnPage(found.target, lines.rows[0], tried, about, "no")]
+    cards = _cards(best.plan) | tried
+    curve = _curve(best.plan, f", on {best.num_gpus} x {best.gpu}")
+    sections = [("Ways to serve", ways), *about, *curve]
+    verdict = "tight" if best.plan.past else "yes"
+    return [OnPage(best.plan.class_name, lines.rows[0], cards, sections, verdict)]
 
 
 @figure.register

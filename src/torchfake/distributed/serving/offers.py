@@ -7,6 +7,7 @@ of its offers.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,34 @@ class Limits:
 
     def hold_for(self, steady: Steady) -> bool:
         """Whether users see their tokens in time."""
-        first = self.first_token is None or steady.first_token_seconds <= self.first_token
-        return first and (self.each_token is None or steady.seconds <= self.each_token)
+        return all(seconds <= limit for _, seconds, limit in self._compared(steady))
+
+    def may_hold_for(self, found: ServingPlan) -> bool:
+        """Whether no user waits for memory, and no time is past its limit by more than the error
+        that is known of such times.
+        """
+        return found.steady is not None and found.fits and all(
+            seconds <= limit * (1 + error) for error, seconds, limit in self._with_errors(found)
+        )  # fmt: skip
+
+    def may_be_missed_by(self, found: ServingPlan) -> bool:
+        """Whether a time that meets its limit is so near that the error may be larger."""
+        return any(
+            seconds <= limit < seconds * (1 + error)
+            for error, seconds, limit in self._with_errors(found)
+        )
+
+    def _with_errors(self, found: ServingPlan) -> Iterator[tuple[float, float, float]]:
+        """Error, seconds, limit; without errors where none are known."""
+        for name, seconds, limit in self._compared(found.steady) if found.steady else ():
+            yield (found.errors or {}).get(name, 0.0), seconds, limit
+
+    def _compared(self, steady: Steady) -> Iterator[tuple[str, float, float]]:
+        """The name of a time, as in the errors of a plan, its seconds and their limit."""
+        if self.first_token is not None:
+            yield "first_token_seconds", steady.first_token_seconds, self.first_token
+        if self.each_token is not None:
+            yield "seconds_per_token", steady.seconds, self.each_token
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,24 @@ class ServingSearch(Record):
         return min(self.meeting, key=by_fewest, default=None)
 
     @property
+    def answer(self) -> Offer | None:
+        """The offer that is named first: with prices the one with the lowest price of an hour, else
+        the one with the fewest GPUs.
+        """
+        return self.least_hourly or self.fewest
+
+    @property
+    def perhaps(self) -> Offer | None:
+        """The offer with the fewest GPUs that misses a limit by less than the error of such times,
+        if it has fewer than `fewest`.
+        """
+        near = (o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan))
+        found = min(near, key=by_fewest, default=None)
+        if found is None or self.fewest is None or found.num_gpus < self.fewest.num_gpus:
+            return found
+        return None
+
+    @property
     def fastest(self) -> Offer | None:
         """The offer with most tokens per second on each GPU."""
         return max(self.meeting, key=_per_gpu, default=None)
@@ -144,7 +189,7 @@ class ServingSearch(Record):
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
         named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
-        named["least_hourly"] = self.least_hourly
+        named |= {"least_hourly": self.least_hourly, "perhaps": self.perhaps}
         return {
             "target": self.target,
             "users": self.users,

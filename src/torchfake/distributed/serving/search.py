@@ -7,10 +7,12 @@ compute capability share the run of a rank.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
+
+import torch
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
@@ -33,7 +35,7 @@ Gpus = str | CudaProfile | Sequence[str | CudaProfile] | Mapping[str | CudaProfi
 _DEFAULTS = {
     name: value
     for name, value in (serve.__kwdefaults__ or {}).items()
-    if name not in ("gpus", "gpu", "mesh", "suggests")
+    if name not in ("gpus", "gpu", "mesh", "suggests", "weights", "cache_dtype")
 }
 """Of the options that a search takes too."""
 
@@ -50,6 +52,7 @@ def search_servers(
     gpus: int = MOST_GPUS,
     gpu: Gpus = USUAL_GPUS,
     weights: str | Sequence[str] | None = None,
+    cache_dtype: torch.dtype | str | Sequence[torch.dtype | str] | None = None,
     prices: Mapping[str, float] | None = None,
     **options: Any,
 ) -> ServingSearch:
@@ -64,6 +67,7 @@ def search_servers(
         gpu: the GPU types to try; or the most GPUs of each type, such as
             ``{"h100-80gb": 2, "l40s-48gb": 4}``: two of these or four of those.
         weights: the formats of the weights to try; by default the model's own.
+        cache_dtype: the dtypes of keys and values to try; by default the model's.
         prices: of an hour of a GPU, by the name of its profile, in any currency.
         options: further options of :func:`serve`, such as ``context``.
 
@@ -80,18 +84,21 @@ def search_servers(
     most = dict.fromkeys(kinds, gpus) | _numbers(gpu)
     check_mapping(prices, "prices")
     hourly = _hourly(prices or {}, kinds)
-    formats = _listed(weights)
+    formats, caches = _listed(weights), _listed(cache_dtype)
     for each in formats:
         format_named(each)  # refuses what is no format
-    for name, given in (("gpu", kinds), ("weights", formats)):
+    for name, given in (("gpu", kinds), ("weights", formats), ("cache_dtype", caches)):
         if not given:
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
     _check_kernels(kinds, formats)
     limits = Limits(ttft, tpot)
     numbers = {name: range(1, number + 1) for name, number in most.items()}
-    ways = _Ways(kinds, numbers, formats, limits, hourly)
-    question = question_of(target, **{**_DEFAULTS, "users": users, **options})
+    ways = _Ways(kinds, numbers, formats, caches, limits, hourly)
+    of_first = {"weights": formats[0], "cache_dtype": caches[0]}
+    question = question_of(target, **{**_DEFAULTS, "users": users, **of_first, **options})
     question = replace(question, gpus=tuple(kinds.values()))
+    for each in caches:
+        replace(question.serve, cache_dtype=each)  # refuses what is no dtype of a cache
     with progress("Searching"):
         offers, refusals = ways.offers(question)
         if not offers and refusals:
@@ -108,6 +115,7 @@ class _Ways:
     kinds: Mapping[str, CudaProfile]
     numbers: Mapping[str, Sequence[int]]  # of GPUs, by the name of the profile
     formats: Sequence[str | None]
+    caches: Sequence[Any]  # dtypes; None: the model's
     limits: Limits
     hourly: Mapping[str, float]
 
@@ -120,12 +128,21 @@ class _Ways:
             for mesh in _meshes(self.numbers[name], question):
                 count(f"{name}, {mesh}")
                 try:
-                    plans = [*_plans(question, profile, mesh, self.formats)]
+                    plans = [*self._plans(question, profile, mesh)]
                 except InputsError as error:
                     refusals.append(error)
                     continue
                 offers += [_offer(name, p, self.limits, self.hourly.get(name)) for p in plans]
         return offers, refusals
+
+    def _plans(
+        self, question: Question, gpu: CudaProfile, mesh: Mapping[str, int]
+    ) -> Iterator[ServingPlan]:
+        """The plans of a layout; formats that the GPU has no kernels for are left out."""
+        for name, dtype in itertools.product(self.formats, self.caches):
+            if name is None or has_kernels(gpu, name):
+                workload = replace(question.serve, cache_dtype=dtype)
+                yield replace(question, weights=name, serve=workload).plan_on(gpu, mesh)
 
     def fewest(self, question: Question) -> Offer | None:
         """The offer that meets the limits with the fewest GPUs."""
@@ -146,7 +163,7 @@ def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
         (("more GPUs", replace(ways, numbers=numbers), question) for numbers in more),
     ):
         met = ((text, tried.fewest(asked)) for text, tried, asked in changes)
-        found += islice(((text, offer) for text, offer in met if offer is not None), 1)
+        found += itertools.islice(((text, offer) for text, offer in met if offer is not None), 1)
     return tuple(found)
 
 
@@ -156,6 +173,8 @@ def _in_fewer_bits(ways: _Ways, question: Question) -> Iterator[tuple[str, _Ways
     for options, asked in narrower(question, (*IN_8_BITS, "awq") if is_free else ()):
         if options:
             tried = replace(ways, formats=[asked.weights]) if asked.weights else ways
+            if asked.serve.cache_dtype is not None:
+                tried = replace(tried, caches=[asked.serve.cache_dtype])
             yield " ".join(options), tried, asked
 
 
@@ -192,15 +211,6 @@ def _meshes(numbers: Sequence[int], question: Question) -> Iterator[dict[str, in
 def _offer(name: str, plan: ServingPlan, limits: Limits, hourly: float | None) -> Offer:
     whole = None if hourly is None else hourly * plan.num_gpus
     return Offer(name, plan, limits.met_by(plan), _price(plan, hourly), whole)
-
-
-def _plans(
-    question: Question, gpu: CudaProfile, mesh: Mapping[str, int], formats: Sequence[str | None]
-) -> Iterator[ServingPlan]:
-    """The plans of a layout by format; formats that the GPU has no kernels for are left out."""
-    for name in formats:
-        if name is None or has_kernels(gpu, name):
-            yield replace(question, weights=name).plan_on(gpu, mesh)
 
 
 def _check_kernels(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -> None:

@@ -27,10 +27,9 @@ BOUND_BY = {
 }
 """What takes most of a pass, by the name of its part."""
 
-_BELOW = (
-    "ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
-    "GPUs of each type; most users with full contexts; prices of an hour, and of 1M tokens of "
-    "answers"
+_NOTE = (
+    "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
+    "GPUs of each type; most users with full contexts{prices}."
 )
 
 _WITH_BARS = ("weights", "kv cache", "activations")
@@ -62,10 +61,10 @@ def _columns(found: ServingPlan) -> tuple[Column, ...]:
 
 
 def _answer(found: ServingPlan) -> Iterator[Line]:
-    past = f", but {found.past}" if found.past else ""
+    past = f", {'but' if found.fits else 'and'} {found.past}" if found.past else ""
     yield "fits", f"{found.verdict}{past}: {_fitting(found)}"
     yield "  try", found.remedy
-    yield "serves", _served(found)
+    yield "serves", _served(found, _formats(found))
     steady = found.steady
     if steady is None:
         return
@@ -116,13 +115,16 @@ def _fitting(found: ServingPlan) -> str:
     return f"{average} of {found.users:,} users at their average length, others wait; {full}"
 
 
-def _served(found: ServingPlan, *, names_weights: bool = True) -> str:
-    server = found.server
-    request, dtype = server.request, server.serve.dtype_name
-    cache = f", cache in {dtype}" if dtype else ""
+def _served(found: ServingPlan, formats: str = "") -> str:
+    request = found.server.request
     lengths = f"prompts of {request.prompt:,}, answers of {request.answer:,} tokens"
-    weights = f" in {found.weights}" * names_weights
-    return f"{found.class_name}{weights}{cache}; {lengths}"
+    return f"{found.class_name}{formats}; {lengths}"
+
+
+def _formats(found: ServingPlan) -> str:
+    """`` in bf16``, and the dtype of the cache if it is not the model's."""
+    dtype = found.server.serve.dtype_name
+    return f" in {found.weights}" + (f", cache in {dtype}" if dtype else "")
 
 
 def _layout(found: ServingPlan) -> Iterator[Line]:
@@ -170,6 +172,7 @@ def _left_out(found: ServingPlan) -> Iterator[Line]:
 _OF_SEARCH = (
     Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
     Column("weights", "plan.weights", need=2, under="weights in "),
+    Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
     Column("layout", "mesh", need=3, under="layout "),
     Column("first token", "plan.steady.first_token_seconds", seconds_text, need=1),
     Column("each token", "plan.steady.seconds", seconds_text),
@@ -182,7 +185,9 @@ _OF_SEARCH = (
 
 @shown.register
 def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
-    return [as_lines(_offers(found)), *[table(found.best, _OF_SEARCH)] * bool(found.best)]
+    is_priced = any(offer.hourly is not None for offer in found.best)
+    note = _NOTE.format(prices="; prices of an hour, and of 1M tokens of answers" * is_priced)
+    return [as_lines(_offers(found)), *[table(found.best, _OF_SEARCH, note)] * bool(found.best)]
 
 
 def _offers(found: ServingSearch) -> Iterator[Line]:
@@ -193,40 +198,56 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield from _nearest(found)
         changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
         yield "  try", changes
-    if found.fewest is not None:
-        plan = found.fewest.plan
-        average = " at the average length of their sequences" * (plan.verdict == "tight")
-        past = f", {plan.past}" * bool(plan.past)
-        users = number_text(found.users, "user")
-        yield "fewest", f"{_offer_text(found.fewest)}; serves {users}{average}{limits}{past}"
-        yield "  error", _error(plan)
-        yield from (("note", note) for note in plan.notes)
-    if found.fastest is not None and found.fastest is not found.fewest:
-        yield "fastest", f"{_offer_text(found.fastest)}, the most on each GPU"
-    are_priced = all(offer.hourly is not None for offer in found.meeting)
-    of_priced = "" if are_priced else ", of GPUs with a price"
-    least, cheapest = found.least_hourly, found.cheapest
-    if least is not None:
-        text = "the fewest GPUs" if least is found.fewest else _offer_text(least)
-        both = " and by the token" * (cheapest is least)
-        yield "cheapest", f"by the hour{both}{of_priced}: {text}"
-    if cheapest is not None and cheapest is not least:
-        yield "", f"by the token{of_priced}: {_offer_text(cheapest)}"
-    yield "serves", _served(found.offers[0].plan, names_weights=False)
+    yield from _best(found)
+    if found.perhaps is not None:
+        text = f"{_offer_text(found.perhaps)}, past a limit by less than the error"
+        yield "perhaps", text
+    yield "serves", _served(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out
     if found.fits and found.unmet:
         kinds = ", ".join(f"{gpu} ({number_text(n, 'way')})" for gpu, n in found.unmet.items())
         yield "none on", kinds
-    if found.fits:
-        yield "below", _BELOW
+
+
+def _best(found: ServingSearch) -> Iterator[Line]:
+    """The best of the offers that meet the limits; the one that is named first is the answer."""
+    answer, fewest = found.answer, found.fewest
+    cheapest, fastest = found.cheapest, found.fastest
+    if answer is None or fewest is None or fastest is None:
+        return
+    plan = answer.plan
+    average = " at the average length of their sequences" * (plan.verdict == "tight")
+    past = f", {plan.past}" * bool(plan.past)
+    users, limits = number_text(found.users, "user"), limits_text(found.limits)
+    near = ", perhaps: nearer to a limit than the error" * found.limits.may_be_missed_by(plan)
+    how = f"serves {users}{average}{limits}{near}{past}"
+    if found.least_hourly is None:
+        yield "fewest", f"{_offer_text(answer)}; {how}"
+    else:
+        are_priced = all(offer.hourly is not None for offer in found.meeting)
+        by = "by the hour" + " and by the token" * (answer is cheapest)
+        of_priced = "" if are_priced else ", of GPUs with a price"
+        yield "cheapest", f"{_offer_text(answer)}; {by}{of_priced}; {how}"
+    yield "  error", _error(plan)
+    yield from (("note", note) for note in plan.notes)
+    if cheapest is not None and cheapest is not answer:
+        yield "  by token", f"{_offer_text(cheapest)}, the cheapest by the token"
+    if fewest is not answer:
+        yield "fewest", _offer_text(fewest)
+    if fastest is not answer and fastest is not fewest:
+        yield "fastest", f"{_offer_text(fastest)}, the most on each GPU"
 
 
 def _tried(found: ServingSearch) -> str:
     refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
     kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
     formats = ", ".join(dict.fromkeys(offer.plan.weights for offer in found.offers))
-    return f"{number_text(len(found.offers), 'way')} on {kinds}, weights in {formats}{refused}"
+    dtypes = dict.fromkeys(offer.plan.server.serve.dtype_name for offer in found.offers)
+    caches = ", ".join(name or "the model's dtype" for name in dtypes)
+    caches = f", caches in {caches}" if any(dtypes) else ""
+    ways = number_text(len(found.offers), "way")
+    return f"{ways} on {kinds}, weights in {formats}{caches}{refused}"
 
 
 def limits_text(limits: Limits) -> str:
@@ -242,7 +263,7 @@ def _offer_text(offer: Offer) -> str:
     assert steady is not None
     price = ""
     if offer.price is not None:
-        price = f"; {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
+        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
     return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
@@ -250,7 +271,7 @@ def _offer_text(offer: Offer) -> str:
 
 def _where(offer: Offer) -> str:
     layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
-    return f"{offer.num_gpus} x {offer.gpu} in {offer.plan.weights}{layout}"
+    return f"{offer.num_gpus} x {offer.gpu}{_formats(offer.plan)}{layout}"
 
 
 def _seen(steady: Steady) -> str:

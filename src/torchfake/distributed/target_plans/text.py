@@ -15,6 +15,7 @@ from torchfake.distributed.text import (
     faster_in,
     mfu_text,
     plan_blocks,
+    plan_error_text,
     plan_lines,
     step_text,
     verdict_on_plan,
@@ -23,7 +24,6 @@ from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
 from torchfake.inspect.show.verdict import global_batch_text
-from torchfake.inspect.timing.compared import IMAGES, LANGUAGE, error_text
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
@@ -61,13 +61,11 @@ def _time(found: TargetPlan) -> Iterator[Line]:
     yield "step time", step_text(found.plan)
     if found.time is None:
         return
-    is_bound, is_training = found.plan.is_lower_bound, found.plan.mode == "training"
-    if not is_bound:
-        kind = IMAGES if found.seq is None else LANGUAGE
-        yield "  error", error_text(found.plan.gpu, kind, is_training=is_training)
+    yield "  error", plan_error_text(found.plan)
     yield from faster_in(found.plan)
+    at_most = "at most " * found.plan.is_lower_bound
     mfu = mfu_text(found.plan)
-    yield "throughput", "at most " * is_bound + rate_text(found) + f", MFU {mfu}" * bool(mfu)
+    yield "throughput", f"{at_most}{rate_text(found)}" + f", MFU {mfu}" * bool(mfu)
 
 
 def rate_text(found: TargetPlan) -> str:

@@ -11,16 +11,21 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape as _escape_markup
 from itertools import zip_longest
+from typing import Any
 
 from torchfake.errors import printable
 from torchfake.inspect.records.record import Record, html_fragment, shown
-from torchfake.inspect.show.rows import VERDICT, Bar, Block, Row, emphasized
+from torchfake.inspect.show.layout import narrowed
+from torchfake.inspect.show.rows import VERDICT, Bar, Block, Column, Row, emphasized
 
 
 def escape(text: str) -> str:
     """Text escaped for HTML; control characters are made visible."""
     return _escape_markup(printable(text, keep="\n"))
 
+
+_NARROW = 54
+"""The characters of a line on a phone."""
 
 OPEN_LEVELS = 2
 """The number of tree levels that are expanded initially."""
@@ -72,6 +77,12 @@ STYLE = """<style>
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
 .tf .part, .tf .bar {display: inline-block}
 .tf .bar {height: .8em; min-width: 1px}
+.tf .narrow {display: none}
+@media (max-width: 480px) {
+  .tf.tf.tf .narrow {display: revert}
+  .tf.tf.tf .wider {display: none}
+  .tf.tf.tf .grid th .narrow {font-weight: 400}
+}
 @media (max-width: 700px) {
   .tf .row {margin-left: 0 !important}
   .tf .row > :not(.num) ~ :not(.num) {order: 1}
@@ -149,17 +160,40 @@ def _bar(bar: Bar, number: str, longest: int) -> str:
 
 
 def _table(block: Block) -> Iterator[str]:
-    columns = {i: block.columns[i] for i in block.filled()}
-    css = {i: "" if column.is_left else ' class="num"' for i, column in columns.items()}
+    """A table; on a narrow page columns go as they do in a narrow terminal, which a note names."""
+    columns, narrow = {i: block.columns[i] for i in block.filled()}, narrowed(block, _NARROW)
+    css = {
+        i: _classes("num" * (not column.is_left), "wider" * (i not in narrow.shown))
+        for i, column in columns.items()
+    }
     heads = (f'<th scope="col"{css[i]}>{escape(column.name)}</th>' for i, column in columns.items())
     yield f'<table class="grid"><thead><tr>{"".join(heads)}</tr></thead><tbody>'
     for row in block.rows:
-        yield f'<tr><th scope="row">{escape(row.name)}</th>'
+        under = (f"{columns[i].under}{columns[i].text_of(row.values[i - 1])}" for i in narrow.under)
+        beneath = "".join(f'<br class="narrow">{_narrow(text)}' for text in under)
+        yield f'<tr><th scope="row">{escape(row.name)}{beneath}</th>'
         for i, column in list(columns.items())[1:]:
-            text = _emphasized(column.text_of(row.values[i - 1]), column.emphasis)
-            yield f"<td{css[i]}>{text}</td>"
+            yield f"<td{css[i]}>{_cell(column, row.values[i - 1], narrow.is_short)}</td>"
         yield "</tr>"
     yield "</tbody></table>"
+    if narrow.left_out:
+        yield f'<p class="dim narrow">left out at this width: {", ".join(narrow.left_out)}</p>'
+
+
+def _cell(column: Column, value: Any, is_short: bool) -> str:
+    """The text of a value, and the shorter one of a narrow page."""
+    text, short = column.text_of(value), column.text_of(value, is_short=is_short)
+    found = _emphasized(text, column.emphasis)
+    return found if short == text else f'<span class="wider">{found}</span>{_narrow(short)}'
+
+
+def _narrow(text: str) -> str:
+    return f'<span class="narrow">{escape(text)}</span>'
+
+
+def _classes(*names: str) -> str:
+    found = " ".join(filter(None, names))
+    return f' class="{found}"' if found else ""
 
 
 def _tree(block: Block) -> Iterator[str]:

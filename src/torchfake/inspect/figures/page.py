@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import takewhile
 from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
@@ -86,9 +87,10 @@ def _sentences(page: OnPage) -> Iterator[str]:
         return
     answer, _, counted = row.values[0].partition("; " if row.name else "\n")
     verdict = page.verdict
-    if row.emphasis == VERDICT and not verdict:
+    if row.emphasis == VERDICT:
         start, words = next(each for each in _IN_WORDS.items() if answer.startswith(each[0]))
-        verdict, answer = VERDICTS[start.partition(",")[0]], f"{words}{answer[len(start) :]}."
+        verdict = verdict or VERDICTS[start.partition(",")[0]]
+        answer = f"{words}{answer[len(start) :]}."
     elif row.name:
         answer = f"{row.name.capitalize()}: {answer}."
     yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
@@ -113,17 +115,25 @@ def _body(found: str | Iterable[Block], said: Sequence[Any], has_step: bool) -> 
         return found
     blocks = (
         block._replace(
-            rows=[
+            rows=_without_orphans(
                 row
                 for row in block.rows
                 if row not in said and not (has_step and row.name == _RULE_OF_THUMB)
-            ],
+            ),
             heading="",
             code="",
         )
         for block in found
     )
     return blocks_html(block for block in blocks if block.rows or block.note)
+
+
+def _without_orphans(rows: Iterable[Row]) -> list[Row]:
+    """Rows, of which the first ones are indented under no other row."""
+    found = list(rows)
+    least = found[0].indent if found else 0
+    first = [*takewhile(lambda row: row.indent >= least, found)] if least else []
+    return [row._replace(indent=row.indent - least) for row in first] + found[len(first) :]
 
 
 @on_page.register

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
 from torchfake.errors import printable
@@ -68,6 +69,21 @@ def _lines(block: Block, width: int | None) -> Iterator[Parts]:
         first, *others = _wrapped(row.values[-1] if row.values else "", width, _width(left))
         yield [(left, "strong"), *emphasized(first, row.emphasis)]
         yield from ([(" " * _width(left) + other, "")] for other in others)
+
+
+class Narrowed(NamedTuple):
+    """What is shown of a table where there is little room."""
+
+    is_short: bool  # whether units are left out
+    shown: list[int]  # columns, that of names first
+    under: list[int]  # columns whose texts stand under the name
+    left_out: list[str]  # the names of the columns that are not shown
+
+
+def narrowed(block: Block, width: int) -> Narrowed:
+    """What is shown of a table in a line of so many characters."""
+    found = _Table(block, width)
+    return Narrowed(found.is_short, found.shown, found.under, found.left_out)
 
 
 class _Table:

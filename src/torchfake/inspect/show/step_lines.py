@@ -1,7 +1,7 @@
-"""The lines about a step: what is run, its memory, its time, what it serves.
+"""The lines about a step: what is run, its memory, what it serves.
 
-Input: an estimate. Output: text; lines, each a name and a text. Invariant: a time that leaves out a
-part of the step is named a lower bound.
+Input: an estimate. Output: text; lines, each a name and a text. Invariant: each line names what its
+number is of.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import nn
 
-from torchfake._core.gpu_profiles import CudaProfile
-from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
+from torchfake.inspect.arithmetic.uncounted import uncounted_line
 from torchfake.inspect.contents.experts import Active
 from torchfake.inspect.contents.schemes import scheme_named
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
@@ -24,23 +22,12 @@ from torchfake.inspect.records.units import (
     count_text,
     number_text,
     rounded_text,
-    seconds_text,
-    short_name,
 )
 from torchfake.inspect.show.rows import Block, Line, as_lines
+from torchfake.inspect.show.step_time import time_lines
 from torchfake.inspect.show.verdict import counted_text
 from torchfake.inspect.steps.adapters import adapters_text
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
-from torchfake.inspect.timing.compared import error_text, kind_of_model
-from torchfake.inspect.timing.hardware import why_untimed
-from torchfake.inspect.timing.schedule import GenerationTime, Schedule
-from torchfake.inspect.timing.slow_products import slow_products
-
-_MUCH_MORE = 2
-"""How many times as much work has to take as long for the line about launches to be shown."""
-
-_WORTH = 0.25
-"""The share of a step from which on the line about a faster dtype is shown."""
 
 
 def step_block(peak: Peak, lines: Iterable[Line]) -> Block:
@@ -72,7 +59,7 @@ def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
     if found.first_step_peak_bytes < found.peak_bytes:
         yield "first step", bytes_text(found.first_step_peak_bytes)
     yield from _sequence_lines(found)
-    yield from _time_lines(found)
+    yield from time_lines(found)
     yield from elsewhere_lines(found)
     yield uncounted_line(found.uncounted)
     yield "left out", found.left_out
@@ -164,48 +151,6 @@ def _serving_lines(found: Estimate) -> Iterator[Line]:
     yield "cache", (all_layers, *by_kind)
 
 
-def _time_lines(found: Estimate) -> Iterator[Line]:
-    """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
-    if found.gpu is None:
-        return
-    is_training = found.mode == "training"
-    error = "  error", error_text(found.gpu, kind_of(found), is_training=is_training)
-    if why := why_untimed(found.gpu):
-        yield "step time", why
-    elif found.step.serve is not None:
-        yield "step time", f"not estimated for {found.mode}, only for steps and passes"
-    elif found.generation is not None:
-        yield from (("time", _generation_text(found.generation)), error)
-    elif (schedule := found.schedule) is not None:
-        seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
-        yield "step time", f"{seconds} on {found.gpu.name}"
-        yield from (untimed_line(schedule.untimed), error)
-        yield from _bound_lines(found, schedule)
-        yield from faster_lines(schedule, found.gpu)
-
-
-def kind_of(found: Estimate) -> str:
-    """The kind of model, by its inputs, as docs/time.md gives the error of times."""
-    inputs = found.subject.held_by_inputs
-    return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
-
-
-def _generation_text(found: GenerationTime) -> str:
-    total, prompt = seconds_text(found.seconds), seconds_text(found.prompt_seconds)
-    if not found.num_passes:
-        return f"{total} for the prompt and one token"
-    return f"{total}: {prompt} for the prompt, then {seconds_text(found.seconds_per_token)} a token"
-
-
-def _bound_lines(found: Estimate, schedule: Schedule) -> Iterator[Line]:
-    """That the host bounds the time, and which batch would take as long."""
-    times, batch = schedule.times_as_much, found.counted.batch
-    if times >= _MUCH_MORE:
-        host, gpu = map(seconds_text, (schedule.host_seconds, schedule.computing_seconds))
-        more = "" if batch is None else f"; batch {times * batch:,} would take about as long"
-        yield "  bound by", f"launches: the host takes {host}, the GPU {gpu}{more}"
-
-
 def _sequence_lines(found: Estimate) -> Iterator[Line]:
     """What was run besides the step that is shown: steps of other lengths, and an evaluation."""
     if lengths := found.step.lengths:
@@ -215,22 +160,3 @@ def _sequence_lines(found: Estimate) -> Iterator[Line]:
     if found.evaluation_peak_bytes is not None:
         peak, batch = bytes_text(found.evaluation_peak_bytes), found.step.evaluation
         yield "evaluation", f"a peak of {peak} with batch {batch:,}, in training's memory"
-
-
-def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> Iterator[Line]:
-    """How much of the time another dtype saves, if that is a good part of it.
-
-    Args:
-        schedule: the step that was run.
-        gpu: the GPU that it ran on.
-        times: how many times a step takes what was run, if not all micro-batches were.
-    """
-    found = slow_products(schedule.commands, gpu)
-    if found is None:
-        return
-    least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
-    if schedule.seconds - least >= _WORTH * schedule.seconds:
-        slow = " and ".join(map(short_name, found.slow))
-        took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
-        what = f"{took} of it for matrix products in {slow}, without tensor cores"
-        yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"

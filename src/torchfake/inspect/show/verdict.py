@@ -1,7 +1,7 @@
 """Whether a step fits, as one line, which is shown first.
 
 Input: a :class:`Fit`, and its estimate. Output: text. Invariant: the line compares the memory that
-the caching allocator reserves, and gives the batch size and sequence length.
+the caching allocator reserves, and gives the time with its error, the batch size and the length.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from torchfake.inspect.contents.weights import Weights, WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import compared_bytes, count_text, number_text
+from torchfake.inspect.show.step_time import time_in_short
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 
-def verdict_text(fit: Fit, counted: str) -> str:
+def verdict_text(fit: Fit, counted: str, time: str) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
     begins with the verdict of tables and of JSON: yes, tight or no. If the allocator has to free
     cached blocks, that follows.
@@ -24,13 +25,15 @@ def verdict_text(fit: Fit, counted: str) -> str:
     Args:
         fit: the verdict.
         counted: what was counted, as text.
+        time: how long it takes, as text; "" if that is not known.
     """
     usable = compared_bytes(fit.usable_bytes)
     spare = compared_bytes(abs(fit.headroom_bytes))
     reserved = compared_bytes(fit.peak_reserved_bytes)
     left = f"{spare} {'to spare' if fit.fits else 'missing'}"
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
-    return f"{verdict}: {reserved} reserved of {usable}, {left}, on {fit.gpu}; {counted}"
+    where = ", ".join(filter(None, [f"on {fit.gpu}", time]))
+    return f"{verdict}: {reserved} reserved of {usable}, {left}, {where}; {counted}"
 
 
 def verdict_on_several(
@@ -53,7 +56,7 @@ def verdict_on_several(
     counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
     gpus = [*refused, *(fit.gpu for fit in fits)]
     if len(gpus) == 1:
-        return f"{verdict_text(fits[0], counted)}{remedy}"
+        return f"{verdict_text(fits[0], counted, time_in_short(estimate))}{remedy}"
     if [fit.verdict for fit in fits] == ["yes"] * len(gpus):
         return f"yes, on all {_number_of(gpus)}; {counted}"
     answer, where = _answer(fits, gpus)

@@ -62,9 +62,22 @@ def kind_of_model(inputs: Iterable[torch.Tensor]) -> str:
 
 def error_text(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
     """The error of times of such models on a GPU, or that none was compared with a measurement."""
-    for each in COMPARISONS:
-        is_of_kind = (each.kind, each.is_training) == (kind, is_training)
-        if is_of_kind and gpu is not None and name_of(gpu) in each.gpus:
-            return f"on held-out published runs of {kind}: {each.text} ({PAGE})"
+    found = _comparison(gpu, kind, is_training=is_training)
+    if found is not None:
+        return f"on held-out published runs of {kind}: {found.text} ({PAGE})"
     what = f"{'training' if is_training else 'inference'} of {kind}"
     return f"not known: {what} on this GPU was not compared with any measurement ({PAGE})"
+
+
+def error_in_short(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
+    """The median error of such times: ``median error 4 %``, or ``error not known``."""
+    found = _comparison(gpu, kind, is_training=is_training)
+    return "error not known" if found is None else f"median error {found.half} %"
+
+
+def _comparison(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> Comparison | None:
+    name = None if gpu is None else name_of(gpu)
+    for each in COMPARISONS:
+        if (each.kind, each.is_training) == (kind, is_training) and name in each.gpus:
+            return each
+    return None

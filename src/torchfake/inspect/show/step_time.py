@@ -1,0 +1,109 @@
+"""The time of a step, as lines and as a part of the first line.
+
+Input: an estimate, or the schedule of a step. Output: text; lines, each a name and a text.
+Invariant: a time stands beside the error that is known of its kind, and a time that leaves out a
+part of the step is named a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from torchfake._core.gpu_profiles import CudaProfile
+from torchfake.inspect.arithmetic.uncounted import untimed_line
+from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.records.units import seconds_text, short_name
+from torchfake.inspect.show.rows import Line
+from torchfake.inspect.timing.compared import error_in_short, error_text, kind_of_model
+from torchfake.inspect.timing.hardware import why_untimed
+from torchfake.inspect.timing.schedule import GenerationTime, Schedule
+from torchfake.inspect.timing.slow_products import slow_products
+
+_MUCH_MORE = 2
+"""How many times as much work has to take as long for the line about launches to be shown."""
+
+_WORTH = 0.25
+"""The share of a step from which on the line about a faster dtype is shown."""
+
+
+def time_in_short(found: Estimate) -> str:
+    """The time of a step and its error: ``2.2 s a step (median error 4 %)``; "" if not known."""
+    if found.gpu is None or found.step.serve is not None:
+        return ""
+    is_training = found.mode == "training"
+    error = error_in_short(found.gpu, kind_of(found), is_training=is_training)
+    if found.generation is not None:
+        return f"{seconds_text(found.generation.seconds)} to generate ({error})"
+    if found.schedule is None:
+        return ""
+    each = "step" if is_training else "pass"
+    return seconds_in_short(found.schedule.seconds, each, error, found.schedule.is_lower_bound)
+
+
+def seconds_in_short(seconds: float, each: str, error: str, is_lower_bound: bool) -> str:
+    """The time of a step, at least so long or with its error."""
+    text = f"{seconds_text(seconds)} a {each}"
+    return f"at least {text}" if is_lower_bound else f"{text} ({error})"
+
+
+def time_lines(found: Estimate) -> Iterator[Line]:
+    """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
+    if found.gpu is None:
+        return
+    is_training = found.mode == "training"
+    error = "  error", error_text(found.gpu, kind_of(found), is_training=is_training)
+    if why := why_untimed(found.gpu):
+        yield "step time", why
+    elif found.step.serve is not None:
+        yield "step time", f"not estimated for {found.mode}, only for steps and passes"
+    elif found.generation is not None:
+        yield from (("time", _generation_text(found.generation)), error)
+    elif (schedule := found.schedule) is not None:
+        seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
+        yield "step time", f"{seconds} on {found.gpu.name}"
+        yield from (untimed_line(schedule.untimed), error)
+        yield from _bound_lines(found, schedule)
+        yield from faster_lines(schedule, found.gpu)
+
+
+def kind_of(found: Estimate) -> str:
+    """The kind of model, by its inputs, as docs/time.md gives the error of times."""
+    inputs = found.subject.held_by_inputs
+    return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
+
+
+def _generation_text(found: GenerationTime) -> str:
+    total, prompt = seconds_text(found.seconds), seconds_text(found.prompt_seconds)
+    if not found.num_passes:
+        return f"{total} for the prompt and one token"
+    return f"{total}: {prompt} for the prompt, then {seconds_text(found.seconds_per_token)} a token"
+
+
+def _bound_lines(found: Estimate, schedule: Schedule) -> Iterator[Line]:
+    """That the host bounds the time, and which batch would take as long."""
+    times, batch = schedule.times_as_much, found.counted.batch
+    if times >= _MUCH_MORE:
+        host, gpu = map(seconds_text, (schedule.host_seconds, schedule.computing_seconds))
+        more = "" if batch is None else f"; batch {times * batch:,} would take about as long"
+        yield "  bound by", f"launches: the host takes {host}, the GPU {gpu}{more}"
+
+
+def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> Iterator[Line]:
+    """How much of the time another dtype saves, if that is a good part of it.
+
+    Args:
+        schedule: the step that was run.
+        gpu: the GPU that it ran on.
+        times: how many times a step takes what was run, if not all micro-batches were.
+    """
+    found = slow_products(schedule.commands, gpu)
+    if found is None:
+        return
+    least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
+    if schedule.seconds - least >= _WORTH * schedule.seconds:
+        slow = " and ".join(map(short_name, found.slow))
+        took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
+        what = f"{took} of it for matrix products in {slow}, without tensor cores"
+        yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"

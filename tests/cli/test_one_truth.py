@@ -34,6 +34,10 @@ COMMANDS = {
     "inspect a step on GPUs": ("inspect", *SMALL, *STEP, "--gpu", "h100-80gb,t4-16gb"),
     "inspect quantized": ("inspect", *SMALL, "--weights", "nf4"),
     "fit": ("fit", *SMALL, *STEP, "--accumulate", "3", "--gpu", "t4-16gb,h100-80gb"),
+    "fit of pictures": (
+        *("fit", "transformers:ViTForImageClassification", "-c", "num_hidden_layers=2"),
+        *("--batch", "4", "--train", "--gpu", "h100-80gb,t4-16gb"),
+    ),
     "fit that serves": ("fit", *SMALL, "--serve", "64,users=3", "--gpu", "t4-16gb"),
     "fit of weights": ("fit", *SMALL, "--weights", "int8", "--gpu", "t4-16gb"),
     "plan": ("plan", *SMALL, "--seq", "32", "--gpus", "4", "--accumulate", "3", "--gpu", "h100"),
@@ -56,6 +60,7 @@ NUMBER = re.compile(
 )
 FIXED = (
     *(each.text for each in COMPARISONS),
+    *(f"median error {each.half} %" for each in COMPARISONS),
     '"n x" rows total n identical blocks; the rows beneath show one of them.',
 )
 """Sentences with numbers that describe no run."""

@@ -30,6 +30,7 @@ from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.timing.collectives import Links
 from torchfake.inspect.timing.hardware import peak_text, utilization
 from torchfake.inspect.timing.schedule import Schedule
+from torchfake.inspect.timing.slow_products import schedule_to_dict
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,7 +246,7 @@ class Plan(Record):
             **untimed_to_dict(self.untimed),
             "time": None if self.time is None else self.time._asdict(),
             "micro_batches_run": self.num_run,
-            "schedule": None if self.schedule is None else self.schedule.to_dict(),
+            "schedule": schedule_to_dict(self.schedule, self.gpu, self.num_all / self.num_run),
             "fit": None if self.fit is None else self.fit.to_dict(),
             "by_ranks": [found.to_dict() for found in self.by_ranks],
         }

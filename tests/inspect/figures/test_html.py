@@ -13,8 +13,9 @@ from torch import nn
 
 from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake.inspect import check, diff, summary, weights
+from torchfake.inspect.figures.html import STYLE, blocks_html
 from torchfake.inspect.records.record import Record, shown
-from torchfake.inspect.show.rows import Block, as_lines
+from torchfake.inspect.show.rows import Block, Column, as_lines, table
 from torchfake.inspect.show.summary_table import tree_blocks
 
 
@@ -106,3 +107,25 @@ def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:
     assert re.search(
         r">8 B</span><span class=\"bar\"[^>]*></span> at another", Held()._repr_html_()
     )
+
+
+def test_on_a_phone_a_table_loses_the_columns_that_a_narrow_terminal_loses() -> None:
+    columns = (
+        Column("GPU", lambda n: f"gpu-{n}"),
+        Column("memory", lambda n: n, "{} GB (long)".format, "{} GB".format),
+        Column("layout", lambda n: f"tp={n}", need=2, under="layout "),
+        Column("most users of this way", lambda n: n, str, need=3),
+        Column("each token of each user under load", lambda n: n, str),
+    )
+    page = blocks_html([table([1, 2], columns)])
+    assert '<th scope="col" class="wider">layout</th>' in page
+    assert '<br class="narrow"><span class="narrow">layout tp=2</span>' in page
+    assert '<p class="dim narrow">left out at this width: most users of this way</p>' in page
+    assert '<span class="wider">2 GB (long)</span><span class="narrow">2 GB</span>' in page
+
+
+def test_a_table_that_fits_a_phone_is_whole() -> None:
+    columns = Column("GPU", str), Column("layout", lambda n: f"tp={n}", need=2)
+    page = blocks_html([table([1], columns)]).removeprefix(STYLE)
+    assert "wider" not in page
+    assert "narrow" not in page

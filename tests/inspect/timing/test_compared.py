@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchfake import estimate, fake_mode, fit, profiles
+from torchfake import estimate, fake_mode, fit, plan, profiles
+from torchfake.inspect.records.units import seconds_text
 from torchfake.inspect.show.step_time import kind_of
 from torchfake.inspect.timing.compared import (
     COMPARISONS,
@@ -97,6 +98,42 @@ def test_the_error_follows_the_time_of_estimate_and_fit() -> None:
             (at,) = (i for i, line in enumerate(lines) if line.startswith("step time"))
             assert lines[at + 1].startswith("  error ")
             assert said in lines[at + 1]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "error"), [("rtx3090-24gb", "median error 11 %"), ("l4-24gb", "error not known")]
+)
+def test_the_first_line_has_the_time_and_its_error(gpu: str, error: str) -> None:
+    with fake_mode():
+        model, x = nn.Conv2d(3, 8, 3), torch.empty(4, 3, 32, 32)
+    found = estimate(model, x, gpu=gpu)
+    assert found.step_seconds is not None
+    for text in (str(found), str(fit(found, gpu, vary=None))):
+        assert f", {seconds_text(found.step_seconds)} a pass ({error}); " in text.splitlines()[0]
+
+
+def test_the_first_line_of_a_lower_bound_is_at_least_so_long() -> None:
+    def step(x: torch.Tensor) -> None:
+        torch.linalg.svd(x @ x)
+
+    with fake_mode():
+        x = torch.empty(64, 64)
+    first, *_ = str(estimate(step, x, gpu="h100-80gb")).splitlines()
+    assert re.search(r", at least [\d.]+ us a (pass|step); ", first)
+
+
+def test_the_first_line_of_a_plan_has_the_time_and_its_error() -> None:
+    found = plan(
+        lambda: nn.Linear(8, 8),
+        mesh_shape=2,
+        parallelize=lambda module, mesh: module,
+        inputs=lambda: torch.empty(2, 8),
+        gpu="h100-80gb",
+    )
+    assert found.step_seconds is not None
+    time = f", {seconds_text(found.step_seconds)} a step (error not known); "
+    assert time in str(found).splitlines()[0]
+    assert "\n  error " in str(found)
 
 
 def test_a_step_of_the_users_own_has_the_kind_of_its_batch() -> None:

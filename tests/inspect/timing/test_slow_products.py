@@ -47,6 +47,9 @@ def test_what_autocast_saves_is_what_it_saves_when_it_is_run(
     assert f"matrix products in {names[slow]}, without tensor cores" in line
     assert f"; with autocast to {names[fast]} " in line
     assert not faster(cast)
+    said = found.to_dict()["schedule"]["faster"]
+    assert (said["seconds"], said["fast_seconds"]) == (products.seconds, products.fast_seconds)
+    assert "faster" not in cast.to_dict()["schedule"]
 
 
 def test_nothing_is_said_where_it_would_save_little() -> None:

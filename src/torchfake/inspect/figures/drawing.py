@@ -173,13 +173,12 @@ def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
 def memory_curve(estimate: Estimate) -> Curve:
     """The curve of the bytes held in a step."""
     timeline, peak = estimate.timeline, estimate.peak
-    categories, num_bytes = _held(estimate)
     events = _shown_events(timeline.total, peak.event)
     return Curve(
         f"Memory held in a step of {estimate.mode}",
-        categories,
+        timeline.categories,
         events,
-        num_bytes[events],
+        timeline.num_bytes[events],
         list(_phases(timeline.phase)),
         peak.event,
         estimate.peak_bytes,
@@ -187,28 +186,16 @@ def memory_curve(estimate: Estimate) -> Curve:
     )
 
 
-def _held(estimate: Estimate) -> tuple[tuple[str, ...], Array]:
-    """The categories, and their bytes after each event: the workspaces of cuBLAS, which are held
-    throughout and in no timeline, included.
-    """
-    timeline, workspace = estimate.timeline, estimate.workspace_bytes
-    if not workspace:
-        return tuple(timeline.categories), timeline.num_bytes
-    throughout = np.full((len(timeline.num_bytes), 1), workspace, dtype=np.int64)
-    return (*timeline.categories, "workspace"), np.hstack([timeline.num_bytes, throughout])
-
-
 def _slices(estimate: Estimate) -> Iterator[Slice]:
     """Stretches of equal length, each described."""
     timeline, lives = estimate.timeline, estimate.lives
-    categories, num_bytes = _held(estimate)
-    total = num_bytes.sum(1)
+    total = timeline.total
     edges = np.unique(np.linspace(0, len(total), MAX_SLICES + 1).astype(np.int64)).tolist()
     for first, end in itertools.pairwise(edges):
         event = first + int(total[first:end].argmax())
         row = max(int(np.searchsorted(lives.allocated_at, event, side="right")) - 1, 0)
         where = [PHASES[timeline.phase[event]], lives.module[row]]
-        held = zip(categories, num_bytes[event].tolist(), strict=True)
+        held = zip(timeline.categories, timeline.num_bytes[event].tolist(), strict=True)
         lines = [f"{name} {units.bytes_text(n)}" for name, n in held if n]
         head = f"{', '.join(filter(None, where))}: {units.bytes_text(int(total[event]))}"
         yield Slice(first, end, "\n".join([head, *lines]))

@@ -22,6 +22,7 @@ from torchfake.inspect.inputs.labels import labels_for
 from torchfake.inspect.inputs.libraries.of_libraries import arguments_of, library_of
 from torchfake.inspect.inputs.libraries.torchvision_models import detection_targets, is_detector
 from torchfake.inspect.inputs.sizes import Sizes
+from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.targets.options import device_named, num_cuda_devices
 
 
@@ -204,3 +205,21 @@ def device_of(model: torch.nn.Module) -> torch.device:
 def _check_size(name: str, size: int) -> None:
     if not is_whole_number(size, 1):
         raise InputsError(f"{name} must be a whole number of 1 or more, not {size!r}")
+
+
+def generated_inputs(inputs: Any) -> tuple[str, ...]:
+    """The sizes of generated inputs, if there are pictures, latents or sounds among them: nobody
+    has named these.
+    """
+    if not isinstance(inputs, ExampleInputs):
+        return ()
+    tensors = {name: each for name, each in inputs.items() if isinstance(each, torch.Tensor)}
+    if not any(t.is_floating_point() and t.dim() > 1 for t in tensors.values()):
+        return ()
+    return tuple(f"{name} {dtype_name(t.dtype)}{[*t.shape]}" for name, t in tensors.items())
+
+
+def generated_to_dict(inputs: Any) -> dict[str, list[str]]:
+    """The sizes of generated inputs as a dict for JSON; empty if they are not said."""
+    found = generated_inputs(inputs)
+    return {"generated_inputs": [*found]} if found else {}

@@ -18,13 +18,14 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
 from torchfake.inspect.contents.experts import Active, active_parameters, active_to_dict
 from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.inputs.example_inputs import generated_to_dict
 from torchfake.inspect.memory.counted import Counted, counted_with
 from torchfake.inspect.memory.left_out import left_out_of
 from torchfake.inspect.memory.reserved import KEPT, ReservedMemory
 from torchfake.inspect.records.messages import answers_to_dict
 from torchfake.inspect.records.record import Record, data_frame
 from torchfake.inspect.serving.cache_record import ServedCache
-from torchfake.inspect.steps.adapters import adapters_text
+from torchfake.inspect.steps.adapters import changes_to_dict
 from torchfake.inspect.steps.step import Step
 from torchfake.inspect.storages.cuda_memory import cublas_workspace_bytes
 from torchfake.inspect.storages.held import Peak as Peak
@@ -33,6 +34,7 @@ from torchfake.inspect.storages.lifetimes import CATEGORIES, PHASES, Array, Life
 from torchfake.inspect.storages.scratch import lifetimes_on, sizes_on
 from torchfake.inspect.timing.commands import Command, uncounted_commands
 from torchfake.inspect.timing.schedule import GenerationTime, Schedule, generation_time, schedule_of
+from torchfake.inspect.timing.slow_products import schedule_to_dict
 from torchfake.observe import Answer, SourceLocation
 
 _PHASES_OF_USER_CODE = ("forward", "prefill", "decode")
@@ -86,7 +88,6 @@ class Estimate(ReservedMemory, Record):
 
     def _alone_on(self, gpu: CudaProfile) -> Estimate:
         assert self.gpu is not None
-        first = self.first_lives
         return replace(
             self,
             gpu=gpu,
@@ -95,7 +96,7 @@ class Estimate(ReservedMemory, Record):
             lives=lifetimes_on(self.lives, self.gpu, gpu),
             steps=(),
             evaluation=None,
-            first_lives=None if first is None else lifetimes_on(first, self.gpu, gpu),
+            first_lives=self.first_lives and lifetimes_on(self.first_lives, self.gpu, gpu),
         )
 
     def kind_on(self, gpu: CudaProfile) -> Any:
@@ -273,14 +274,18 @@ class Estimate(ReservedMemory, Record):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Bytes held after each event; the workspace of cuBLAS is left out."""
+        """Bytes held after each event, the workspaces of cuBLAS included."""
         category = self.lives.category
         present = [i for i in range(len(CATEGORIES)) if (category == i).any()]
         columns = [self.held_bytes(category == i) for i in present]
         phase = np.zeros(self.lives.num_events, dtype=np.int8)
         phase[self.lives.allocated_at] = self.lives.phase
+        names = [CATEGORIES[i] for i in present]
+        if self.workspace_bytes:
+            columns.append(np.full(self.lives.num_events, self.workspace_bytes))
+            names.append("workspace")
         return Timeline(
-            tuple(CATEGORIES[i] for i in present),
+            tuple(names),
             np.stack(columns, axis=1) if columns else np.zeros((0, 0), dtype=np.int64),
             np.maximum.accumulate(phase),  # a deallocation belongs to the phase that is running
         )
@@ -297,6 +302,7 @@ class Estimate(ReservedMemory, Record):
             "device": self.device,
             "gpu": None if self.gpu is None else self.gpu.name,
             **({"is_gpu_assumed": True} if self.is_gpu_assumed else {}),
+            **generated_to_dict(self.subject.kwargs),
             "peak_bytes": self.peak_bytes,
             "first_step_peak_bytes": self.first_step_peak_bytes,
             "after_step_bytes": self.after_step_bytes,
@@ -309,26 +315,20 @@ class Estimate(ReservedMemory, Record):
             "round_to": self.round_to,
             "workspace_bytes": self.workspace_bytes,
             **self.reserved_to_dict(),
-            "schedule": None if self.schedule is None else self.schedule.to_dict(),
+            "schedule": schedule_to_dict(self.schedule, self.gpu),
             **({} if self.generation is None else {"generation": self.generation.to_dict()}),
             "elsewhere": self.elsewhere,
             **uncounted_to_dict(self.uncounted),
             **({"left_out": list(self.left_out)} if self.left_out else {}),
             **active_to_dict(self.active),
             **self._serving_to_dict(),
-            **self._changes_to_dict(),
+            **changes_to_dict(self.step.weights, self.step.peft),
             **answers_to_dict(self.answers),
         }
 
     def _serving_to_dict(self) -> dict[str, Any]:
-        if self.cache is None or self.step.serve is None:
-            return {}
-        return {"serve": self.step.serve.to_dict(), "cache": self.cache.to_dict()}
-
-    def _changes_to_dict(self) -> dict[str, Any]:
-        weights, peft = self.step.weights, self.step.peft
-        found = {} if weights is None else {"weights": weights}
-        return found if peft is None else {**found, "adapters": adapters_text(peft)}
+        serve, cache = self.step.serve, self.cache
+        return {"serve": serve.to_dict(), "cache": cache.to_dict()} if serve and cache else {}
 
     def to_pandas(self) -> Any:
         """The lifetimes as a pandas DataFrame, one row per storage; `born` and `died` are events.

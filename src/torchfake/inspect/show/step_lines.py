@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import torch
-
 from torchfake.inspect.arithmetic.uncounted import uncounted_line
 from torchfake.inspect.contents.experts import Active
 from torchfake.inspect.contents.schemes import scheme_named
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.memory.fit import Fit, verdict_on
-from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.records.units import (
     bytes_text,
     compared_bytes,
@@ -64,19 +61,6 @@ def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
     yield uncounted_line(found.uncounted)
     yield "left out", found.left_out
     yield "answered", found.answers
-
-
-def generated_inputs(found: Estimate) -> tuple[str, ...]:
-    """The sizes of generated inputs, if there are pictures, latents or sounds among them: nobody
-    has named these.
-    """
-    inputs = found.subject.kwargs
-    if not hasattr(inputs, "resized"):  # as ExampleInputs have it
-        return ()
-    tensors = {name: each for name, each in inputs.items() if isinstance(each, torch.Tensor)}
-    if not any(t.is_floating_point() and t.dim() > 1 for t in tensors.values()):
-        return ()
-    return tuple(f"{name} {dtype_name(t.dtype)}{[*t.shape]}" for name, t in tensors.items())
 
 
 def elsewhere_lines(found: Estimate) -> Iterator[Line]:

@@ -19,13 +19,10 @@ from torchfake.inspect.show.rows import Line
 from torchfake.inspect.timing.compared import error_in_short, error_text, kind_of_model
 from torchfake.inspect.timing.hardware import why_untimed
 from torchfake.inspect.timing.schedule import GenerationTime, Schedule
-from torchfake.inspect.timing.slow_products import slow_products
+from torchfake.inspect.timing.slow_products import worthwhile
 
 _MUCH_MORE = 2
 """How many times as much work has to take as long for the line about launches to be shown."""
-
-_WORTH = 0.25
-"""The share of a step from which on the line about a faster dtype is shown."""
 
 
 def time_in_short(found: Estimate) -> str:
@@ -98,11 +95,8 @@ def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> It
         gpu: the GPU that it ran on.
         times: how many times a step takes what was run, if not all micro-batches were.
     """
-    found = slow_products(schedule.commands, gpu)
-    if found is None:
-        return
-    least = max(schedule.host_seconds, schedule.seconds - found.seconds + found.fast_seconds)
-    if schedule.seconds - least >= _WORTH * schedule.seconds:
+    found = worthwhile(schedule, gpu)
+    if found is not None:
         slow = " and ".join(map(short_name, found.slow))
         took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
         what = f"{took} of it for matrix products in {slow}, without tensor cores"

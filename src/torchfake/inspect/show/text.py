@@ -13,6 +13,7 @@ from torchfake.inspect.arithmetic.uncounted import uncounted_line
 from torchfake.inspect.check import Checked
 from torchfake.inspect.contents.diff import Diff
 from torchfake.inspect.contents.weights import Weights
+from torchfake.inspect.inputs.example_inputs import generated_inputs
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fits, verdict_on
@@ -31,7 +32,6 @@ from torchfake.inspect.show.headline import headline, next_commands, training_li
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
 from torchfake.inspect.show.step_lines import (
     active_text,
-    generated_inputs,
     step_block,
     step_lines,
 )
@@ -161,7 +161,7 @@ def _(found: Estimate | Fits, *, depth: int | None = None) -> list[Block]:
 def _memory(found: Estimate | Fits, *, says_inputs: bool) -> list[Block]:
     """The blocks about the memory of a step; `says_inputs`: also which inputs were generated."""
     estimate, fit = (found, None) if isinstance(found, Estimate) else (found.shown, found.shown_fit)
-    inputs = [("input", generated_inputs(estimate))] * says_inputs
+    inputs = [("input", generated_inputs(estimate.subject.kwargs))] * says_inputs
     lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit)
     step = step_block(estimate.peak, lines)
     return [step] if isinstance(found, Estimate) else [step, *_fits(found)]

@@ -103,3 +103,9 @@ def _peft(asked_by: str) -> Any:
         return importlib.import_module("peft")
     except ImportError as error:
         raise MissingExtraError(f"{asked_by} needs the library: pip install peft") from error
+
+
+def changes_to_dict(weights: str | None, peft: Any) -> dict[str, Any]:
+    """The format of quantized weights and the adapters of a step, as a dict for JSON."""
+    found = {} if weights is None else {"weights": weights}
+    return found if peft is None else {**found, "adapters": adapters_text(peft)}

@@ -104,6 +104,7 @@ def test_a_curve_reaches_its_peak_with_the_workspaces_of_cublas() -> None:
     assert step.workspace_bytes > step.peak_bytes / 2
     assert curve.num_bytes.sum(axis=1).max() == step.peak_bytes
     assert f"workspace {bytes_text(step.workspace_bytes)}" in curve.slices[0].text
+    assert drawing.peak_icicle(step).blocks[0].value == step.peak_bytes
     assert f"start: {bytes_text(int(curve.num_bytes[0].sum()))}" in curve.slices[0].text
 
 

@@ -96,8 +96,10 @@ def operations_icicle(summary: Summary) -> Icicle:
 
 
 def peak_icicle(estimate: Estimate) -> Icicle:
-    """An icicle of the bytes held at the peak by module; equal consecutive modules are one."""
-    sizes: dict[str, int] = {"": 0}
+    """An icicle of the bytes held at the peak by module; equal consecutive modules are one. The
+    workspaces of cuBLAS are in the root alone.
+    """
+    sizes: dict[str, int] = {"": estimate.workspace_bytes}
     for name, own in estimate.by_module.items():
         for ancestor in name_and_ancestors(name):
             sizes[ancestor] = sizes.get(ancestor, 0) + sum(own.values())

@@ -24,7 +24,7 @@ def escape(text: str) -> str:
     return _escape_markup(printable(text, keep="\n"))
 
 
-_NARROW = 54
+_NARROW = 46
 """The characters of a line on a phone."""
 
 OPEN_LEVELS = 2

@@ -11,8 +11,9 @@ In reading order:
     layout         rows as lines of text, within the width of a terminal
     terminal       such lines with the colours of a terminal, by rich
     headline       the first line about a model
+    step_time      the time of a step and its error, as lines and as a part of the first line
     verdict        whether a step fits, as one line; the largest size that does
-    step_lines     a step: its memory, its time, what it serves
+    step_lines     a step: its memory, what it serves
     summary_table  the tree of a summary as rows
     graph_text     a graph as rows
     text           all other records as rows

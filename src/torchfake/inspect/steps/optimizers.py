@@ -58,8 +58,8 @@ def made_optimizer(make: Callable[[Any], Any], module: nn.Module, name: str) -> 
         if isinstance(error, InputsError):
             raise
         raise InputsError(
-            f"{name} cannot be made of these parameters: {one_line(error)}; in Python, optimizer= may "
-            "be a function of the parameters that gives each to an optimizer it suits"
+            f"{name} cannot be made of these parameters: {one_line(error)}; in Python, optimizer= "
+            "may be a function that picks the parameters that suit"
         ) from error
     if not isinstance(made, Optimizer):
         raise InputsError(

@@ -23,7 +23,7 @@ import pytest
         ("plan m --gradient-checkpointing", "; see --checkpoint: Activation checkpointing of the"),
         (
             "plan m --kv-cache-dtype fp8",
-            "; see torchfake serve --cache-dtype: Dtype of the KV cache: ",
+            "; see torchfake serve --cache-dtype DTYPE: Dtype of the KV cache: ",
         ),
         ("fit m --trian", "No such option: --trian (Possible options: --train)\n"),
         ("fit m --vram 24", "No such option: --vram\n"),  # typer's own guesses were --lora, --vary

@@ -15,6 +15,7 @@ import numpy as np
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.target_plans.target_plan import TargetPlan
+from torchfake.distributed.target_plans.text import rate_text
 from torchfake.distributed.text import ranks_text
 from torchfake.inspect.figures.html import COLORS, escape
 from torchfake.inspect.figures.page import answer_in, key_figures, memory_sections
@@ -30,6 +31,9 @@ _STEPS = 1200
 """The parts of a step that are drawn in one colour each."""
 
 _PHASES = {"forward": "#5a93cc", "backward": "#2457a0", "optimizer": "#a463f2"}
+_BEYOND, _END = "reserved beyond the peak", "end of the GPU's memory"
+_COLORS = {**COLORS, _BEYOND: "#c9ced6", _END: "#c0282d"}
+
 _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 """The colours of messages along each axis of the mesh."""
 
@@ -65,10 +69,16 @@ def _(found: Search) -> list[OnPage]:
 
 def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
     blocks = shown(found)
+    cards = key_figures(plan, plan.fit)
+    if "GPU" in cards and plan.layout.num_ranks > 1:
+        cards = {"GPUs": f"{plan.layout.num_ranks:,} x {cards.pop('GPU')}", **cards}
+    if isinstance(found, TargetPlan) and found.plan.step_seconds is not None:
+        rate, _, unit = rate_text(found).partition(" ")
+        cards[unit] = rate
     return OnPage(
         plan.class_name,
         answer_in(blocks),
-        key_figures(plan, plan.fit),
+        cards,
         [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(code)],
     )
 
@@ -90,29 +100,31 @@ def _mesh(plan: Plan) -> str:
     """The ranks as a grid, a row for each node, each filled up to its peak."""
     layout, limit = plan.layout, _limit(plan)
     per_node = GPUS_PER_NODE if plan.links is None else plan.links.gpus_per_node
-    kinds = {rank: kind for kind in plan.by_ranks for rank in kind.ranks}
+    pairs = zip(plan.by_ranks, plan.reserved_by_ranks, strict=True)
+    reserved = {rank: size for kind, size in pairs for rank in kind.ranks}
     shown = range(min(layout.num_ranks, MAX_RANKS))
     rows = []
     for first in shown[::per_node]:
         cells = "".join(
-            _cell(rank, layout.text_of(rank), kinds[rank].peak_bytes, limit)
+            _cell(rank, layout.text_of(rank), reserved[rank], limit)
             for rank in shown[first : first + per_node]
         )
         rows.append(f'<tr><th scope="row">node {first // per_node}</th>{cells}</tr>')
     left = layout.num_ranks - len(shown)
     more = f'<p class="dim">and {left:,} more ranks in {left // per_node:,} nodes</p>' * (left > 0)
-    full = f"filled up to the peak, of {bytes_text(limit)} of memory"
+    full = f"filled up to what is reserved, of {bytes_text(limit)} of memory"
     return (
         f"<p>{layout.num_ranks:,} ranks: {escape(layout.text)}; {full}</p>"
         f'<div class="mesh" tabindex="0"><table>{"".join(rows)}</table></div>{more}'
     )
 
 
-def _cell(rank: int, place: str, peak: int, limit: int) -> str:
-    share = 100 * min(peak / max(limit, 1), 1)
-    about = escape(f"rank {rank}: {place}; {bytes_text(peak)} at the peak")
+def _cell(rank: int, place: str, reserved: int, limit: int) -> str:
+    share = 100 * min(reserved / max(limit, 1), 1)
+    about = escape(f"rank {rank}: {place}; {bytes_text(reserved)} reserved")
     lines = escape(place.replace(", ", "\n"))
-    return f'<td style="--share:{share:.0f}%" title="{about}"><b>{rank}</b>{lines}</td>'
+    css = ' class="over"' * (reserved > limit)
+    return f'<td{css} style="--share:{share:.0f}%" title="{about}"><b>{rank}</b>{lines}</td>'
 
 
 def _limit(plan: Plan) -> int:
@@ -121,19 +133,30 @@ def _limit(plan: Plan) -> int:
 
 
 def _memory(plan: Plan) -> str:
-    """A bar for each kind of rank, of the categories that it holds at its peak."""
-    scale = max(_limit(plan), plan.peak_bytes, 1)
+    """A bar for each kind of rank: the categories that it holds at its peak, what its allocator
+    reserves beyond, and where the memory of the GPU ends.
+    """
+    limit = _limit(plan)
+    scale = max(limit, *plan.reserved_by_ranks, 1)
+    pairs = zip(plan.by_ranks, plan.reserved_by_ranks, strict=True)
     rows, used = [], dict[str, None]()
-    for kind in plan.by_ranks[:MAX_KINDS]:
+    for kind, reserved in itertools.islice(pairs, MAX_KINDS):
         held = {name: n for name, n in kind.peak.by_category.items() if n > kind.peak_bytes / 500}
+        if reserved > kind.peak_bytes:
+            held[_BEYOND] = reserved - kind.peak_bytes
         used |= dict.fromkeys(held)
         parts = "".join(
-            f'<i style="width:{100 * n / scale:.2f}%;background:{COLORS[name]}" '
+            f'<i style="width:{100 * n / scale:.2f}%;background:{_COLORS[name]}" '
             f'title="{escape(name)} {bytes_text(n)}"></i>'
             for name, n in held.items()
         )
-        rows.append((_ranks(kind.ranks), parts, bytes_text(kind.peak_bytes)))
-    return f"<h3>Memory at the peak of each rank</h3>{_bars(rows)}{_legend(used, COLORS)}"
+        if reserved > limit:
+            left = 100 * limit / scale
+            parts += f'<i class="limit" style="left:{left:.2f}%" title="the GPU ends here"></i>'
+            used[_END] = None
+        number = f"{bytes_text(kind.peak_bytes)}, {bytes_text(reserved)} reserved"
+        rows.append((_ranks(kind.ranks), parts, number))
+    return f"<h3>Memory at the peak of each rank</h3>{_bars(rows)}{_legend(used, _COLORS)}"
 
 
 def _timeline(plan: Plan) -> str:

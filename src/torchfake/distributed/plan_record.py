@@ -91,11 +91,18 @@ class Plan(Record):
     @cached_property
     def peak_reserved_bytes(self) -> int | None:
         """The most memory that any rank's caching allocator reserves; None on a CPU."""
+        return None if self.gpu is None else max(self.reserved_by_ranks)
+
+    @cached_property
+    def reserved_by_ranks(self) -> list[int]:
+        """The most memory that the caching allocator reserves, of each entry of `by_ranks`; on a
+        CPU, the most that is allocated.
+        """
         if self.gpu is None:
-            return None
+            return [found.peak_bytes for found in self.by_ranks]
         total = self.gpu.total_memory
         usable = total - self.reserved_bytes
-        return max(reserved_on(found.estimate, usable, total) for found in self.by_ranks)
+        return [reserved_on(found.estimate, usable, total) for found in self.by_ranks]
 
     @cached_property
     def schedules(self) -> list[Schedule | None]:

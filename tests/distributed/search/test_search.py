@@ -190,8 +190,8 @@ def test_a_page_has_the_layouts_then_the_best_of_them(found: Search, tmp_path: P
     assert "<title>LlamaForCausalLM</title>" in page
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings[:2] == ["Layouts", "Ranks"]
-    assert headings[-2:] == ["Code of this layout", "Details"]
-    layouts = page.split("<h2>")[1]
+    assert headings[-1] == "Code of this layout"
+    layouts, *_ = page.split("<h2>")[1].split("</table>")
     assert layouts.count('<tr><th scope="row">') == len(found.pareto)
 
 
@@ -205,7 +205,8 @@ def test_what_is_near_is_said_and_run_whole(found: Search) -> None:
         assert row.is_near == (least <= found.usable_bytes < most)
         assert (row.verdict == "perhaps") == row.is_near
         assert row.to_dict()["verdict"] == row.verdict
-    assert "perhaps: so near that only" in str(found)
+    is_near = any(row.is_near for row in found.pareto)
+    assert ("perhaps: so near that only" in str(found)) == is_near
 
 
 def test_a_layout_that_is_near_is_tried_first() -> None:

@@ -15,6 +15,7 @@ from torchfake.errors import DeviceError, InputsError
 from torchfake.inspect import Estimate, estimate, example_inputs, fit
 from torchfake.inspect.memory import peaks
 from torchfake.inspect.memory.estimate import measure
+from torchfake.inspect.records.units import seconds_text
 
 
 def card(total_memory: int) -> CudaProfile:
@@ -248,3 +249,20 @@ def test_there_is_one_verdict() -> None:
     assert str(found).split()[:2] == ["fits", "tight:"]
     said = found.to_dict()
     assert said["verdict"] == said["fits"][0]["verdict"] == found[0].verdict == "tight"
+
+
+def test_each_gpu_has_the_time_of_an_estimate_on_it() -> None:
+    model, inputs = model_and_inputs("llama")
+    found = fit(estimate(model, inputs, optimizer="adamw"), "t4-16gb", "h100-80gb", "a100-80gb")
+    for each in found:
+        alone = estimate(model, inputs, optimizer="adamw", gpu=each.gpu)
+        assert each.step_seconds == alone.step_seconds
+        assert alone.step_seconds is not None
+        assert seconds_text(alone.step_seconds) in str(found)
+
+
+def test_no_time_is_given_where_none_is_known() -> None:
+    model, inputs = model_and_inputs("llama")
+    found = fit(estimate(model, inputs), "mi300x-192gb", vary=None)
+    assert found[0].step_seconds is None
+    assert "  step time" not in str(found).split("GPU  ")[-1]

@@ -48,6 +48,9 @@ _IN_WORDS = {
 }
 """How a sentence begins, by how the row does."""
 
+_REMEDY = "try"
+"""The name of the row of changes with which it fits; more of them follow without a name."""
+
 _RULE_OF_THUMB = "training"
 """The name of the row that is not said beside a step, which says more."""
 
@@ -60,7 +63,7 @@ def html_page(records: Sequence[Any]) -> str:
     """
     pages = [page for record in records for page in on_page(record)]
     has_step = any(page.answer is not None and page.answer.name for page in pages)
-    said = [page.answer for page in pages]
+    said = [row for page in pages for row in (page.answer, *_remedies(page))]
     cards = {name: value for page in pages for name, value in page.cards.items() if value}
     return _PAGE.format(
         title=escape(pages[0].title),
@@ -96,6 +99,16 @@ def _sentences(page: OnPage) -> Iterator[str]:
     yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
     if counted:
         yield _p(f"{counted[0].upper()}{counted[1:]}.")
+    yield from (_p(f"Try {remedy.values[0]}.") for remedy in _remedies(page))
+
+
+def _remedies(page: OnPage) -> Iterator[Row]:
+    """The rows of changes with which it fits, which stand under the answer."""
+    blocks = (block for _, found in page.sections if not isinstance(found, str) for block in found)
+    rows = [row for block in blocks for row in block.rows if not block.columns]
+    at = next((i for i, row in enumerate(rows) if row.name == _REMEDY), len(rows))
+    yield from rows[at : at + 1]
+    yield from takewhile(lambda row: not row.name, rows[at + 1 :])
 
 
 def _p(text: str) -> str:
@@ -173,6 +186,9 @@ def _(found: Fits) -> list[OnPage]:
     blocks, cards = shown(found), key_figures(found.shown, found.shown_fit)
     if len(found) == 1:
         cards[f"max {found[0].vary}"] = largest_text(found[0])
+    elif "GPU" in cards:
+        which = "the smallest that it fits on" if found.fits else "the largest"
+        cards = {which: cards.pop("GPU"), **cards}
     sections = [("Memory, and where it fits", blocks), *memory_sections(found.shown)]
     return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]
 

@@ -277,6 +277,7 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
     with_room = reserved_with_room(peaks.estimates(found))
     fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved, with_room)
+    fitted = replace(fitted, step_seconds=peaks.seconds(gpu, size))
     if size is None or not searches:
         return fitted
     largest, limit = Search(peaks, gpu, size).run()
@@ -296,4 +297,5 @@ def verdict_on(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Fit 
     reserved = reserved_on(estimate, gpu.total_memory - reserved_bytes, gpu.total_memory)
     sizes = gpu.total_memory, reserved_bytes, estimate.peak_bytes
     with_room = reserved_with_room([estimate])
-    return Fit(gpu.name, *sizes, None, None, None, None, reserved, with_room)
+    found = Fit(gpu.name, *sizes, None, None, None, None, reserved, with_room)
+    return replace(found, step_seconds=estimate.step_seconds)

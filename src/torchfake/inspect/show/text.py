@@ -27,6 +27,7 @@ from torchfake.inspect.records.units import (
     number_text,
     operations_unit,
     rounded_text,
+    seconds_text,
 )
 from torchfake.inspect.show.headline import headline, next_commands, training_lines
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
@@ -177,6 +178,7 @@ def _fits(found: Fits) -> Iterator[Block]:
         _bytes("reserved", "peak_reserved_bytes", need=3),
         _bytes("headroom", "headroom_bytes", need=4),
         _FITS,
+        Column("step time", "step_seconds", seconds_text, need=1),
         Column("serves at most", largest_text, need=1, under="serves at most ")
         if found[0].serve is not None
         else Column(f"max {found[0].vary}{of_rank}", largest_text, str),

@@ -15,7 +15,7 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
-from torchfake.inspect.records.units import number_text, seconds_text
+from torchfake.inspect.records.units import duration_text, number_text, seconds_text
 
 _WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 40, 46
@@ -101,10 +101,15 @@ def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{_COLOR}"><title>{title}</title>'
             "</circle>"
         )
-        if all(abs(x - left) > 70 or abs(y - top) > 18 for left, top in labels):
-            words = number_text(point.users, "user")
-            yield f'<text x="{x + 9:.1f}" y="{y - 5:.1f}"{weight}>{words}</text>'
-            labels.append((x, y))
+        words = number_text(point.users, "user")
+        for left, top, anchor in ((x + 9, y - 5, "start"), (x - 9, y + 15, "end")):
+            if all(abs(left - a) > 70 or abs(top - b) > 18 for a, b in labels):
+                yield (
+                    f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}"{weight}>'
+                    f"{words}</text>"
+                )
+                labels.append((left, top))
+                break
 
 
 def _place(point: Point, points: list[Point]) -> tuple[float, float]:
@@ -150,7 +155,12 @@ def _cards(found: ServingPlan) -> dict[str, str]:
             "each token": seconds_text(found.steady.seconds),
             rate: f"{found.tokens_per_second_per_gpu:,.0f}",
         }
-    return cards | {"users with full contexts": f"{found.most_users:,}"}
+    if found.queue_seconds:
+        cards["more for users that wait for memory"] = duration_text(found.queue_seconds)
+    cards["users with full contexts"] = f"{found.most_users:,}"
+    if found.most_users_on_average != found.most_users:
+        cards["users at their average length"] = f"{found.most_users_on_average:,}"
+    return cards
 
 
 @on_page.register
@@ -159,11 +169,15 @@ def _(found: ServingSearch) -> list[OnPage]:
     about = [("Details", [lines])]
     best = found.answer
     if best is None:
-        return [OnPage(found.target, lines.rows[0], tried, about, "no")]
+        title = found.offers[0].plan.class_name
+        ways_tried = [("Ways to serve", ways)] * bool(ways)
+        return [OnPage(title, lines.rows[0], tried, [*ways_tried, *about], "no")]
     cards = _cards(best.plan) | tried
     curve = _curve(best.plan, f", on {best.num_gpus} x {best.gpu}")
     sections = [("Ways to serve", ways), *about, *curve]
-    verdict = "tight" if best.plan.past else "yes"
+    verdict = "tight" if best.plan.past or best.plan.verdict == "tight" else "yes"
+    if best.hourly is not None:
+        cards = {"price/hour": f"{best.hourly:,.2f}", **cards}
     return [OnPage(best.plan.class_name, lines.rows[0], cards, sections, verdict)]
 
 

@@ -16,6 +16,9 @@ from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import Record
 
+TIMES = {"first_token_seconds": "first token", "seconds_per_token": "each token"}
+"""What times are called, by the names that their errors have in a plan."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -46,6 +49,11 @@ class Limits:
             seconds <= limit < seconds * (1 + error)
             for error, seconds, limit in self._with_errors(found)
         )
+
+    def missed_by(self, steady: Steady) -> tuple[str, ...]:
+        """The times that are past their limits, as text."""
+        missed = (name for name, seconds, limit in self._compared(steady) if seconds > limit)
+        return tuple(TIMES[name] for name in missed)
 
     def _with_errors(self, found: ServingPlan) -> Iterator[tuple[float, float, float]]:
         """Error, seconds, limit; without errors where none are known."""
@@ -103,12 +111,19 @@ class ServingSearch(Record):
     refused: int  # layouts that the model does not support
     left_out: tuple[str, ...] = ()  # formats and GPUs that were asked for and not tried, and why
     remedies: tuple[tuple[str, Offer], ...] = ()
-    """If none meets the limits: changes with which one does, each with the fewest GPUs."""
+    """If none meets the limits: changes with which one does, each with the fewest GPUs; else the
+    change to fewer bits with which fewer GPUs do, or with prices cheaper ones."""
 
     @property
     def meeting(self) -> list[Offer]:
         """The offers that meet the limits."""
         return [offer for offer in self.offers if offer.meets]
+
+    @property
+    def reachable(self) -> list[Offer]:
+        """The offers that hold all users, whatever the limits; if none does, all that hold some."""
+        serving = [offer for offer in self.offers if offer.plan.steady is not None]
+        return [offer for offer in serving if offer.plan.fits] or serving
 
     @property
     def fits(self) -> bool:
@@ -153,7 +168,7 @@ class ServingSearch(Record):
     def least_hourly(self) -> Offer | None:
         """The offer with the lowest price of an hour; None without prices."""
         priced = [offer for offer in self.meeting if offer.hourly is not None]
-        return min(priced, key=lambda offer: (offer.hourly or 0.0, _seconds(offer)), default=None)
+        return min(priced, key=by_hour, default=None)
 
     @property
     def nearest(self) -> tuple[int, Offer] | None:
@@ -175,14 +190,16 @@ class ServingSearch(Record):
     @property
     def best(self) -> list[Offer]:
         """The offers that no other one beats both in tokens per second of each GPU and in the time
-        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token.
+        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token;
+        of those that meet the limits, or if none does, of all.
         """
         found: list[Offer] = []
-        for offer in sorted(self.meeting, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
+        among = self.meeting or self.reachable
+        for offer in sorted(among, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
             if not found or _per_gpu(offer) > _per_gpu(found[-1]):
                 found.append(offer)
-        for kind in dict.fromkeys(offer.gpu for offer in self.meeting):
-            least = min((o for o in self.meeting if o.gpu == kind), key=by_fewest)
+        for kind in dict.fromkeys(offer.gpu for offer in among):
+            least = min((o for o in among if o.gpu == kind), key=by_fewest)
             found += [least] if least not in found else []
         return sorted(found, key=_seconds)
 
@@ -203,6 +220,11 @@ class ServingSearch(Record):
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
             "num_tried": len(self.offers),
         }
+
+
+def by_hour(offer: Offer) -> tuple[float, float]:
+    """A key by which the lowest price of an hour comes first."""
+    return offer.hourly or 0.0, _seconds(offer)
 
 
 def by_fewest(offer: Offer) -> tuple[int, float]:

@@ -18,7 +18,7 @@ from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole
 from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
 from torchfake._progress import count, progress
 from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
-from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest
+from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest, by_hour
 from torchfake.distributed.serving.remedies import IN_8_BITS, narrower
 from torchfake.distributed.serving.serve import Question, question_of, serve
 from torchfake.distributed.serving.serving_plan import ServingPlan
@@ -105,7 +105,8 @@ def search_servers(
             raise refusals[0]
         left_out = tuple(_left_out(kinds, formats))
         found = ServingSearch(target, users, limits, tuple(offers), len(refusals), left_out)
-        return found if found.fits else replace(found, remedies=_remedies(ways, question))
+        find = _savings if found.fits else _remedies
+        return replace(found, remedies=find(ways, question, found.answer))
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,23 @@ class _Ways:
         return min((o for o in self.offers(question)[0] if o.meets), key=by_fewest, default=None)
 
 
-def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
+def _savings(ways: _Ways, question: Question, answer: Any) -> tuple[tuple[str, Offer], ...]:
+    """The first change to fewer bits with which fewer GPUs meet the limits than those of the
+    answer, or with prices cheaper ones; with that offer.
+    """
+    most = answer.num_gpus if answer.hourly is not None else answer.num_gpus - 1
+    numbers = {kind: range(1, min(most, n[-1]) + 1) for kind, n in ways.numbers.items()}
+    for text, tried, asked in _in_fewer_bits(ways, question):
+        offers, _ = replace(tried, numbers=numbers).offers(asked)
+        meeting = [offer for offer in offers if offer.meets]
+        if answer.hourly is not None:
+            meeting = [o for o in meeting if o.hourly is not None and o.hourly < answer.hourly]
+        if meeting:
+            return ((text, min(meeting, key=by_hour if answer.hourly else by_fewest)),)
+    return ()
+
+
+def _remedies(ways: _Ways, question: Question, _: Any) -> tuple[tuple[str, Offer], ...]:
     """The first change to fewer bits with which an offer meets the limits, and the one to twice or
     four times the GPUs, each with that offer.
     """

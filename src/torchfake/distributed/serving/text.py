@@ -6,7 +6,7 @@ whether all users fit, or which GPUs serve them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.parallelize.mesh_axes import larger
 from torchfake.distributed.passes.loads import Steady
@@ -14,7 +14,7 @@ from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
-from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
 
 BOUND_BY = {
     "weights": "reading weights",
@@ -29,7 +29,8 @@ BOUND_BY = {
 
 _NOTE = (
     "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
-    "GPUs of each type; most users with full contexts{prices}."
+    "GPUs of each type{limits}; most users: with full contexts, to those at their average "
+    "length{prices}."
 )
 
 _WITH_BARS = ("weights", "kv cache", "activations")
@@ -169,36 +170,59 @@ def _left_out(found: ServingPlan) -> Iterator[Line]:
 
 # A search.
 
-_OF_SEARCH = (
-    Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
-    Column("weights", "plan.weights", need=2, under="weights in "),
-    Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
-    Column("layout", "mesh", need=3, under="layout "),
-    Column("first token", "plan.steady.first_token_seconds", seconds_text, need=1),
-    Column("each token", "plan.steady.seconds", seconds_text),
-    Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format),
-    Column("most users", "plan.most_users", "{:,}".format, need=4),
-    Column("price/hour", "hourly", "{:,.2f}".format),
-    Column("price/1M", "price", "{:,.2f}".format, need=5),
-)
+
+def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
+    """The columns of ways to serve; times that are past their limits are named."""
+
+    def missed(offer: Offer) -> str:
+        steady = offer.plan.steady
+        return "" if steady is None else ", ".join(found.limits.missed_by(steady))
+
+    return (
+        Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
+        Column("weights", "plan.weights", need=2, under="weights in "),
+        Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
+        Column("layout", "mesh", need=3, under="layout "),
+        Column("first token", "plan.steady.first_token_seconds", seconds_text, need=1),
+        Column("each token", "plan.steady.seconds", seconds_text),
+        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format),
+        Column("most users", lambda offer: _most_users(offer.plan), str, need=4),
+        Column("fits", "plan.verdict", emphasis=VERDICT, need=1),
+        Column("misses", missed, need=1, under="misses "),
+        Column("price/hour", "hourly", "{:,.2f}".format),
+        Column("price/1M", "price", "{:,.2f}".format, need=5),
+    )
+
+
+def _most_users(found: ServingPlan) -> str:
+    """The most users with full contexts, and at their average length if that is another number."""
+    most, average = found.most_users, found.most_users_on_average
+    return f"{most:,}" if most == average else f"{most:,} to {average:,}"
 
 
 @shown.register
 def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
     is_priced = any(offer.hourly is not None for offer in found.best)
-    note = _NOTE.format(prices="; prices of an hour, and of 1M tokens of answers" * is_priced)
-    return [as_lines(_offers(found)), *[table(found.best, _OF_SEARCH, note)] * bool(found.best)]
+    note = _NOTE.format(
+        limits="" if found.fits else ", none of which meets the limits",
+        prices="; prices of an hour, and of 1M tokens of answers" * is_priced,
+    )
+    ways = [table(found.best, _columns_of(found), note)] * bool(found.best)
+    return [as_lines(_offers(found)), *ways]
 
 
 def _offers(found: ServingSearch) -> Iterator[Line]:
-    limits = limits_text(found.limits)
     if not found.fits:
         ways = number_text(len(found.offers), "way")
-        yield "fits", f"no: none of {ways} serves {number_text(found.users, 'user')}{limits}"
+        asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
+        yield "fits", f"no: none of {ways} serves {asked}{_at_best(found.reachable)}"
         yield from _nearest(found)
         changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
-        yield "  try", changes
+        yield "  try", changes or "nothing: fewer bits and up to four times the GPUs do not either"
     yield from _best(found)
+    if found.fits and found.remedies:
+        ((change, offer),) = found.remedies
+        yield "fewer bits", f"{change}: {_offer_text(offer)}"
     if found.perhaps is not None:
         text = f"{_offer_text(found.perhaps)}, past a limit by less than the error"
         yield "perhaps", text
@@ -206,8 +230,23 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     yield "tried", _tried(found)
     yield "not tried", found.left_out
     if found.fits and found.unmet:
-        kinds = ", ".join(f"{gpu} ({number_text(n, 'way')})" for gpu, n in found.unmet.items())
-        yield "none on", kinds
+        yield (
+            "none on",
+            [
+                f"{gpu}: {number_text(n, 'way')}{_at_best([o for o in found.reachable if o.gpu == gpu])}"
+                for gpu, n in found.unmet.items()
+            ],
+        )
+
+
+def _at_best(offers: Sequence[Offer]) -> str:
+    """The shortest times of some ways that hold all users; or that none does."""
+    times = [offer.plan.steady for offer in offers if offer.plan.steady and offer.plan.fits]
+    if not times:
+        return "; their memory does not hold the users"
+    first = seconds_text(min(steady.first_token_seconds for steady in times))
+    each = seconds_text(min(steady.seconds for steady in times))
+    return f"; at best first token {first}, each token {each}"
 
 
 def _best(found: ServingSearch) -> Iterator[Line]:

@@ -49,7 +49,7 @@ def test_a_search_names_the_fewest_and_the_cheapest(run: Run) -> None:
     assert code == 0
     assert out.startswith("cheapest ")
     assert "by the hour" in out
-    assert "first token in 500 ms, each token in 50 ms" in out
+    assert "the first token within 500 ms, each token within 50 ms" in out
 
 
 def test_a_search_asks_for_two_of_these_or_four_of_those(run: Run) -> None:

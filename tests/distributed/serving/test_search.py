@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
+from torchfake.inspect.records.units import seconds_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -121,8 +121,10 @@ def test_limits_leave_out_what_is_slower() -> None:
     some = searched(tpot=(seconds[0] + seconds[1]) / 2)
     assert {x.plan.steady.seconds for x in some.meeting if x.plan.steady} == {seconds[0]}
     none = searched(ttft=1e-9)
-    assert (none.fits, none.fewest, none.best) == (False, None, [])
-    assert str(none).startswith("fits     no: none of 6 ways serves 4 users, first token in ")
+    assert (none.fits, none.fewest) == (False, None)
+    assert str(none).startswith(
+        "fits     no: none of 6 ways serves 4 users, the first token within "
+    )
 
 
 def test_where_nothing_meets_the_limits_changes_are_named_with_which_something_does() -> None:
@@ -271,6 +273,38 @@ def test_gpus_on_which_nothing_meets_the_limits_are_named() -> None:
     faster = next(kind for kind in KINDS if kind != slower)
     some = searched(tpot=(min(seconds[faster]) + min(seconds[slower])) / 2)
     assert some.unmet == {slower: 3}
-    assert f"none on  {slower} (3 ways)" in re.sub(
-        " +", lambda m: "  " if len(m[0]) > 1 else " ", str(some)
-    )
+    of_slower = [x.plan.steady for x in every.offers if x.gpu == slower and x.plan.steady]
+    first = seconds_text(min(steady.first_token_seconds for steady in of_slower))
+    said = f"{slower}: 3 ways; at best first token {first}, each token "
+    assert said in str(some)
+
+
+def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
+    none = searched(tpot=1e-9)
+    each = min(x.plan.steady.seconds for x in none.offers if x.plan.steady)
+    text = str(none)
+    assert f"each token {seconds_text(each)}\n" in text.split("nearest")[0]
+    assert {x.gpu for x in none.best} == {*KINDS}
+    assert text.count("  each token\n") == len(none.best)  # the column of what is missed
+    assert "none of which meets the limits" in text
+    assert "fewer bits and up to four times the GPUs do not meet them either" in text
+
+
+def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
+    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059}
+    one = served(utilization=0.0059)
+    found = searched(**given, users=one.most_users_on_average + 1)
+    assert found.fewest is not None
+    assert found.fewest.num_gpus == 2
+    ((change, offer),) = found.remedies
+    assert (change, offer.num_gpus) == ("--cache-dtype fp8", 1)
+    assert "fewer bits  --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in str(found)
+    assert searched(**given, users=1).remedies == ()
+
+
+def test_of_fewer_bits_with_prices_only_what_is_cheaper_is_named() -> None:
+    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059, "prices": {"h100": 2}}
+    one = served(utilization=0.0059)
+    ((_, offer),) = searched(**given, users=one.most_users_on_average + 1).remedies
+    assert offer.hourly == 2
+    assert searched(**given, users=1).remedies == ()

@@ -46,7 +46,7 @@ def _shards(row: trials.Row) -> str:
 _COLUMNS = (
     Column("mesh", "candidate.mesh_text"),
     Column("checkpoint", "candidate.checkpoint"),
-    Column("micro-batch", "candidate.micro_batch", str, need=1),
+    Column("micro-batch", "candidate.micro_batch", str, need=1, under="micro-batch "),
     Column("shards", _shards, need=2, under="shards on "),
     Column("reserved", _extrapolated("reserved_bytes", bytes_text), str),
     Column("step time", _extrapolated("step_seconds", seconds_text), str),

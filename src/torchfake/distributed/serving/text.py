@@ -183,9 +183,9 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("weights", "plan.weights", need=2, under="weights in "),
         Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
         Column("layout", "mesh", need=3, under="layout "),
-        Column("first token", "plan.steady.first_token_seconds", seconds_text, need=1),
+        Column("first token", "plan.steady.first_token_seconds", seconds_text),
         Column("each token", "plan.steady.seconds", seconds_text),
-        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format),
+        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=2),
         Column("most users", lambda offer: _most_users(offer.plan), str, need=4),
         Column("fits", "plan.verdict", emphasis=VERDICT, need=1),
         Column("misses", missed, need=1, under="misses "),
@@ -218,7 +218,9 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "fits", f"no: none of {ways} serves {asked}{_at_best(found.reachable)}"
         yield from _nearest(found)
         changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
-        yield "  try", changes or "nothing: fewer bits and up to four times the GPUs do not either"
+        yield "  try", changes
+        if not changes:
+            yield "  else", "fewer bits and up to four times the GPUs do not meet them either"
     yield from _best(found)
     if found.fits and found.remedies:
         ((change, offer),) = found.remedies
@@ -229,14 +231,14 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     yield "serves", _served(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out
-    if found.fits and found.unmet:
-        yield (
-            "none on",
-            [
-                f"{gpu}: {number_text(n, 'way')}{_at_best([o for o in found.reachable if o.gpu == gpu])}"
-                for gpu, n in found.unmet.items()
-            ],
-        )
+    if found.fits:
+        yield "none on", [_unmet(found, gpu, number) for gpu, number in found.unmet.items()]
+
+
+def _unmet(found: ServingSearch, gpu: str, number: int) -> str:
+    """What the ways on a GPU reach, none of which meets the limits."""
+    reached = [offer for offer in found.reachable if offer.gpu == gpu]
+    return f"{gpu}: {number_text(number, 'way')}{_at_best(reached)}"
 
 
 def _at_best(offers: Sequence[Offer]) -> str:
@@ -290,10 +292,10 @@ def _tried(found: ServingSearch) -> str:
 
 
 def limits_text(limits: Limits) -> str:
-    """The limits as text: ``, first token in 500 ms, each token in 50 ms``."""
+    """The limits as text: ``, the first token within 500 ms, each token within 50 ms``."""
     found = ""
-    for name, value in (("first", limits.first_token), ("each", limits.each_token)):
-        found += "" if value is None else f", {name} token in {seconds_text(value)}"
+    for name, value in (("the first", limits.first_token), ("each", limits.each_token)):
+        found += "" if value is None else f", {name} token within {seconds_text(value)}"
     return found
 
 

@@ -22,7 +22,7 @@ from torchfake.inspect.summary import Summary
 MAX_EVENTS = 1200
 """The most events shown along a timeline."""
 
-MAX_SLICES = 160
+MAX_SLICES = 150
 """The most stretches of a timeline that are described one by one."""
 
 MAX_BLOCKS = 2000

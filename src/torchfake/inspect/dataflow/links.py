@@ -71,4 +71,10 @@ def _is_shown(
     if show == "all":
         return True
     from_module = any(item.kind == "call" or item.number in shown for item in sources)
-    return len(sources) > 1 and from_module
+    is_joining = len(sources) > 1 or len(recording.functions[number].reads) >= _MANY
+    return is_joining and from_module
+
+
+_MANY = 3
+"""So many tensors make a function one that combines several, even if they are parts of one result,
+as queries, keys and values of GPT-2's attention are."""

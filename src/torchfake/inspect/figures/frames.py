@@ -185,7 +185,8 @@ def _texts(node: GraphNode, labels: Labels) -> list[str]:
     if node.kind != "module":
         return [_cut(name), _cut(outputs_text(node.outputs))]
     facts = [name] if name != node.class_name else []
-    facts += [f"{count_text(node.num_parameters)} params"] if node.num_parameters else []
+    each = " each" * (node.repeat > 1)
+    facts += [f"{count_text(node.num_parameters)} params{each}"] if node.num_parameters else []
     texts = [class_text(node), " - ".join(facts)]
     texts += [", ".join(notes(node))]
     if not node.is_open and node.outputs:

@@ -77,8 +77,9 @@ STYLE = """<style>
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
 .tf .part, .tf .bar {display: inline-block}
 .tf .bar {height: .8em; min-width: 1px}
+.tf {container-type: inline-size}
 .tf .narrow {display: none}
-@media (max-width: 480px) {
+@container (max-width: 600px) {
   .tf.tf.tf .narrow {display: revert}
   .tf.tf.tf .wider {display: none}
   .tf.tf.tf .grid th .narrow {font-weight: 400}

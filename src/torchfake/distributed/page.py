@@ -80,6 +80,7 @@ def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
         answer_in(blocks),
         cards,
         [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(code)],
+        target=found.target if isinstance(found, TargetPlan) else "",
     )
 
 

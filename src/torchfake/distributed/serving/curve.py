@@ -137,7 +137,8 @@ def _(found: ServingPlan) -> list[OnPage]:
     blocks = shown(found)
     sections = [*_curve(found), ("Details", blocks)]
     verdict = "tight" if found.past and found.fits else ""
-    return [OnPage(found.class_name, answer_in(blocks), _cards(found), sections, verdict)]
+    cards, answer = _cards(found), answer_in(blocks)
+    return [OnPage(found.class_name, answer, cards, sections, verdict, found.target)]
 
 
 def _curve(found: ServingPlan, of: str = "") -> list[tuple[str, str]]:
@@ -171,14 +172,15 @@ def _(found: ServingSearch) -> list[OnPage]:
     if best is None:
         title = found.offers[0].plan.class_name
         ways_tried = [("Ways to serve", ways)] * bool(ways)
-        return [OnPage(title, lines.rows[0], tried, [*ways_tried, *about], "no")]
+        return [OnPage(title, lines.rows[0], tried, [*ways_tried, *about], "no", found.target)]
     cards = _cards(best.plan) | tried
     curve = _curve(best.plan, f", on {best.num_gpus} x {best.gpu}")
     sections = [("Ways to serve", ways), *about, *curve]
     verdict = "tight" if best.plan.past or best.plan.verdict == "tight" else "yes"
     if best.hourly is not None:
         cards = {"price/hour": f"{best.hourly:,.2f}", **cards}
-    return [OnPage(best.plan.class_name, lines.rows[0], cards, sections, verdict)]
+    title = best.plan.class_name
+    return [OnPage(title, lines.rows[0], cards, sections, verdict, found.target)]
 
 
 @figure.register

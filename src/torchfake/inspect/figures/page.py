@@ -32,7 +32,7 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <style>{style}</style></head><body>
-<header><h1>{title}</h1>
+<header><h1>{title}</h1>{target}
 {verdict}
 <div class="cards">{cards}</div></header>
 <main>
@@ -67,6 +67,7 @@ def html_page(records: Sequence[Any]) -> str:
     cards = {name: value for page in pages for name, value in page.cards.items() if value}
     return _PAGE.format(
         title=escape(pages[0].title),
+        target="".join(f'\n<p class="dim">{escape(p.target)}</p>' for p in pages if p.target),
         style=_file("page.css"),
         verdict="".join(text for page in pages for text in _sentences(page)),
         cards="".join(_card(name, value) for name, value in cards.items()),

@@ -118,6 +118,7 @@ class OnPage(NamedTuple):
     cards: dict[str, str]  # key figures, by name
     sections: list[tuple[str, Any]]  # headings, each with HTML or blocks of rows
     verdict: str = ""  # "yes", "tight" or "no", if the answer does not begin with it
+    target: str = ""  # what the user named, if that is not the title
 
 
 @singledispatch

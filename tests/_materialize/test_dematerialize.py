@@ -102,3 +102,10 @@ def test_gradients_are_not_given_back() -> None:
         dematerialize_module(layer)
     layer.zero_grad()
     assert is_deferred(dematerialize_module(layer))
+
+
+def test_a_tensor_keeps_its_version() -> None:
+    eager, module = pair(mlp)
+    materialize_module(dematerialize_module(materialize_module(module)))
+    versions = [tensor._version for tensor in module.parameters()]
+    assert versions == [tensor._version for tensor in eager.parameters()]

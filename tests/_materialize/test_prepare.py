@@ -135,6 +135,24 @@ def test_another_dtype() -> None:
     assert module[1].num_batches_tracked.dtype == torch.int64
 
 
+def test_plain_attributes_are_not_cast_as_by_the_method_to() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4))
+            self.table = torch.rand(4)[::2]
+            self.half = self.weight.detach()[:2]
+
+    eager, module = pair(Tables)
+    eager.to(torch.float64)
+    materialize_module(module, dtype=torch.float64)
+    assert_same(eager, module)
+    assert module.table.dtype == eager.table.dtype == torch.float32
+    assert torch.equal(module.table, eager.table)
+    assert torch.equal(module.half, eager.half)
+    assert module.table._base.shape == eager.table._base.shape
+
+
 def test_a_cast_that_is_refused_has_not_been_made() -> None:
     _, module = pair(mlp)
     output = module(torch.ones(2, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -141,3 +142,20 @@ def test_modules_that_report_meta() -> None:
     with meta_init():
         module = nn.Linear(3, 4)
     assert bits(_saved(module.state_dict())["weight"]) == bits(expected.weight)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_is_saved_by_itself_and_refused_beside_its_tensor_as_in_eager() -> None:
+    def save(mode: Any) -> tuple[bytes, str]:
+        torch.manual_seed(0)
+        file = io.BytesIO()
+        with mode():
+            tensor = torch.randn(4)
+            torch.save({"storage": tensor.untyped_storage(), "y": torch.ones(2)}, file)
+            with pytest.raises(RuntimeError) as error:
+                torch.save([torch.rand(2), tensor, tensor.untyped_storage()], io.BytesIO())
+        file.seek(0)
+        loaded = torch.load(file, weights_only=False)["storage"]
+        return bytes(loaded.untyped().tolist()), str(error.value)
+
+    assert save(deferred_mode) == save(contextlib.nullcontext)

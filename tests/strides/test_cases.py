@@ -67,6 +67,14 @@ CALLS = {
     "global context": (pooled_context, last(2, 3, 4, 4)),
     "matrix_exp": (torch.matrix_exp, floats(4, 3, 3).mT.detach().requires_grad_()),
     "max_pool3d": (lambda x: functional.max_pool3d(x, 2), floats(3, 4, 4, 4)),
+    "max_pool1d of a length": (
+        lambda x: functional.max_pool1d(x, 1),
+        torch.rand(2, 1, 3).transpose(1, 2),
+    ),
+    "max_pool1d of a channel": (
+        lambda x: functional.max_pool1d(x, 1),
+        torch.rand(8).as_strided((2, 1, 4), (4, 1, 1)),
+    ),
     "max_pool3d with channels last": (lambda x: functional.max_pool3d(x, 2), last(3, 4, 4, 4)),
     "log_softmax": (lambda x: x.log_softmax(1), both(2, 1, 1, 5)),
     "complex": (torch.complex, both(2, 1, 1, 5), floats(2, 1, 1, 5)),

@@ -162,5 +162,8 @@ def _exchange(real: torch.Tensor, storage: Storage) -> None:
     fake = new_fake(record, storage, fake_class(type(real)))
     subclass.all_attributes(fake).update(real.__dict__)
     fake.requires_grad_(real.requires_grad)
+    version = autograd.version_of(real)
+    if version is not None and autograd.version_of(fake) is not None:
+        autograd.set_version(fake, version)
     subclass.move_hooks(real, fake)
     subclass.swap_tensors(real, fake)

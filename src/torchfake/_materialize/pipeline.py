@@ -112,13 +112,14 @@ def _run(
         prepare.release_histories(selection.attributes)
         released = [pair for pair in fakes if id(pair[1]) in in_histories]
         check_can_be_exchanged(released, device=request.device)
+    uncast = {id(each.fake) for each in selection.attributes} - selection.ids  # as module.to does
     if shards or wrapped:
         prepare.give_own_memory(shards)
         with wrappers.updated_afterwards(shards + wrapped):
-            inside = wrappers.ids_inside(wrapped)
-            _prepare_and_replay(fakes, values, request, inside, exchanges, delivery)
+            uncast |= wrappers.ids_inside(wrapped)
+            _prepare_and_replay(fakes, values, request, uncast, exchanges, delivery)
     else:
-        _prepare_and_replay(fakes, values, request, delivery=delivery)
+        _prepare_and_replay(fakes, values, request, uncast, delivery=delivery)
     prepare.compute_again(computed)
     if selection.left:
         warn_of_left(selection.left)

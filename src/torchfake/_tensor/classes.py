@@ -251,7 +251,7 @@ def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
     with subclass.no_subclass_functions():
         if fake._fake_meta.conj or fake._fake_meta.neg:
             copied = copied.resolve_conj().resolve_neg()  # type: ignore[assignment]
-        if not isinstance(fake, torch.nn.Parameter) and autograd.version_of(copied) is not None:
+        elif not isinstance(fake, torch.nn.Parameter) and autograd.version_of(copied) is not None:
             autograd.count_writes(copied, 1)  # torch puts the copied storage into an empty tensor
         copied.requires_grad_(fake.requires_grad)
         if fake.grad is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -166,9 +167,8 @@ class FakeUntypedStorage(torch.UntypedStorage):
         deferred: Any = self._fake_storage.deferred
         if deferred is None:
             return load_untyped, (self._fake_storage,)
-        if deferred.real is not None:
-            return deferred.real.__reduce_ex__(protocol)
-        raise _cannot_be_saved(self)
+        real = real_storage(self._fake_storage, "pickle")  # torch cannot load one from its pickle
+        return methodcaller("untyped_storage"), (flat_view(real, torch.uint8),)
 
     # Memory that is shared, or that C++ reads.
 

@@ -173,3 +173,15 @@ def test_a_generator_is_saved_and_loaded(options: dict[str, Any]) -> None:
         pickled = pickle.loads(pickle.dumps(generator))
         for found in (loaded, pickled):
             assert torch.equal(found.get_state(), generator.get_state())
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_deep_copies_have_the_versions_of_eager(mode):
+    def versions(x):
+        views = x, x.conj(), x.conj().imag, x.real, torch.nn.Parameter(x.real.clone())
+        return [copy.deepcopy(each)._version for each in views]
+
+    real = torch.randn(3, dtype=torch.complex64)
+    expected = versions(real)
+    with mode():
+        assert versions(real) == versions(torch.randn(3, dtype=torch.complex64)) == expected

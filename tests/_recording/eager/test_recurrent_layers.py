@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.oracle import assert_equals_eager, at_once
-from torchfake import deferred_init
+from torchfake import deferred_init, deferred_mode
 from torchfake._torch import backends
 from torchfake.errors import RecordError
 
@@ -69,6 +69,17 @@ def test_a_layer_that_runs_in_a_constructor(name, dtype, packed):
                     deferred_init(build)
             else:
                 assert_equals_eager(build, [at_once])
+
+
+@pytest.mark.parametrize("make", [nn.GRU, nn.RNN, nn.LSTM])
+def test_an_output_with_the_batch_first_is_a_view_where_it_is_one_in_eager(make):
+    def run():
+        output, _ = make(3, 4, batch_first=True)(torch.randn(2, 5, 3))
+        return output._is_view(), output._version, output.stride(), type(output.grad_fn).__name__
+
+    expected = run()
+    with deferred_mode():
+        assert run() == expected
 
 
 class Reads(nn.Module):

@@ -88,13 +88,14 @@ def native_channel_shuffle(
 def max_pool1d(
     redispatch: Callable[..., Any], tensor: torch.Tensor, *window: Any, **named: Any
 ) -> Any:
-    """``max_pool1d`` without a gradient, contiguous and no view on the CPU: C++ takes a row of the
-    kernel of two dims for subclasses.
+    """``max_pool1d`` without a gradient, contiguous and no view on the CPU, dims of length one
+    included: C++ takes a row of the kernel of two dims for subclasses.
     """
     if tensor.device.type != "cpu" or autograd.needs_gradient(tensor):
         return redispatch(tensor, *window, **named)
     with dispatcher.views_without_bases():
-        return redispatch(tensor.contiguous(), *window, **named)
+        result: torch.Tensor = redispatch(tensor.contiguous(), *window, **named)
+        return result.view(-1).view(result.shape)
 
 
 def transformer_encoder_layer(

@@ -15,6 +15,7 @@ from torchfake._operators.meta_kernels.register import MetaKernel, register_meta
 from torchfake._torch import cpp_metadata, kernels
 
 aten = torch.ops.aten
+_Parameters = tuple[Tensor | None, ...]
 
 
 _SUM, _MAX = 0, 2
@@ -92,13 +93,14 @@ def max_unpool2d(input: Tensor, indices: Tensor, output_size: list[int]) -> Tens
 def batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the parameters' dtype,
-    and saves none in evaluation, where they are arguments.
+    """aten/src/ATen/native/Normalization.cpp: the CPU saves statistics in the dtype of parameters
+    and running statistics, and saves none in evaluation, where they are arguments.
     """
-    _mean, _variance, training, *_ = rest
+    mean, variance, training, *_ = rest
     _check_has_elements(input, training)
     output = torch.empty_like(input, memory_format=_packed_format(input, weight, bias))
-    statistics = _statistics_like(input, weight, (input.shape[1] if training else 0,))
+    parameters = weight, bias, mean, variance
+    statistics = _statistics_like(input, parameters, (input.shape[1] if training else 0,))
     return output, statistics, torch.empty_like(statistics)
 
 
@@ -118,7 +120,7 @@ def batch_norm_with_update(
     aten._batch_norm_with_update.default(input, weight, bias, *rest)  # checks the sizes
     _check_has_elements(input, True)
     output = torch.empty_like(input, memory_format=_packed_format(input, weight, bias))
-    statistics = _statistics_like(input, weight, (input.shape[1],))
+    statistics = _statistics_like(input, (weight, bias, *rest[:2]), (input.shape[1],))
     reserve = input.new_empty(0, dtype=torch.uint8)
     return output, statistics, torch.empty_like(statistics), reserve
 
@@ -151,7 +153,7 @@ def batch_norm_backward(
     grad: Tensor, input: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor | None, ...]:
     """The same file."""
-    return _batch_norm_gradients(grad, input, weight, rest[-1])
+    return _batch_norm_gradients(grad, input, (weight, *rest[:4]), rest[-1])
 
 
 @register_meta_kernel(aten.batch_norm_backward.default, devices=("cpu",))
@@ -159,13 +161,13 @@ def batch_norm_with_update_backward(
     grad: Tensor, input: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor | None, ...]:
     """The same file."""
-    return _batch_norm_gradients(grad, input, weight, rest[-2])
+    return _batch_norm_gradients(grad, input, (weight, *rest[:4]), rest[-2])
 
 
 def _batch_norm_gradients(
-    grad: Tensor, input: Tensor, weight: Tensor | None, wanted: list[bool]
+    grad: Tensor, input: Tensor, parameters: _Parameters, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    of_input, *of_parameters = _norm_gradients(input, weight, wanted)
+    of_input, *of_parameters = _norm_gradients(input, parameters, wanted)
     is_alike = kernels.memory_format_of(grad) == kernels.memory_format_of(input)
     formats = (torch.contiguous_format, torch.channels_last_3d, torch.channels_last)
     is_packed = any(grad.is_contiguous(memory_format=each) for each in formats)
@@ -175,27 +177,26 @@ def _batch_norm_gradients(
 
 
 def _norm_gradients(
-    input: Tensor, weight: Tensor | None, wanted: list[bool]
+    input: Tensor, parameters: _Parameters, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of a norm: one like the input, one number for each channel and parameter."""
     memory_format = kernels.memory_format_of(input)
     of_input = torch.empty_like(input, memory_format=memory_format) if wanted[0] else None
     of_parameters = [
-        _statistics_like(input, weight, (input.shape[1],)) if each else None for each in wanted[1:]
+        _statistics_like(input, parameters, (input.shape[1],)) if each else None
+        for each in wanted[1:]
     ]
     return of_input, *of_parameters
 
 
 @register_meta_kernel(aten.native_layer_norm.default, devices=("cpu",))
-def layer_norm(
-    input: Tensor, shape: list[int], weight: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def layer_norm(input: Tensor, shape: list[int], *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """aten/src/ATen/native/layer_norm.cpp: statistics are in the parameters' dtype."""
-    output, mean, deviation = aten.native_layer_norm.default(input, shape, weight, *rest)
+    output, mean, deviation = aten.native_layer_norm.default(input, shape, *rest)
     output = torch.empty_like(output, memory_format=torch.contiguous_format)
     if mean.numel() == 0 and mean.dim() == 1:
         return output, mean, deviation
-    statistics = _statistics_like(input, weight, mean.shape)
+    statistics = _statistics_like(input, rest[:2], mean.shape)
     return output, statistics, torch.empty_like(statistics)
 
 
@@ -227,7 +228,7 @@ def group_norm(
     args = checked, weight, bias, *sizes
     cpp_metadata.compose_below_autograd(aten.native_group_norm.default, args, {})  # the checks
     output = torch.empty_like(input, memory_format=memory_format)
-    statistics = _statistics_like(input, weight, (batch, groups))
+    statistics = _statistics_like(input, (weight, bias), (batch, groups))
     return output, statistics, torch.empty_like(statistics)
 
 
@@ -237,18 +238,21 @@ def group_norm_backward(
 ) -> tuple[Tensor | None, ...]:
     """The same file."""
     _batch, channels, _area, _groups, wanted = rest
-    of_input, *_ = _norm_gradients(input, weight, wanted)
+    parameters = weight, mean, deviation
+    of_input, *_ = _norm_gradients(input, parameters, wanted)
     if wanted[0] and input.numel() and cpp_metadata.group_norm_packs_its_input():
         packed = input.contiguous(memory_format=kernels.memory_format_of(input))
         of_input = torch.empty_like(packed)
     of_scale, of_shift = (
-        _statistics_like(input, weight, (channels,)) if each else None for each in wanted[1:]
+        _statistics_like(input, parameters, (channels,)) if each else None for each in wanted[1:]
     )
     return of_input, of_scale, of_shift
 
 
-def _statistics_like(input: Tensor, weight: Tensor | None, shape: Any) -> Tensor:
-    return input.new_empty(shape, dtype=input.dtype if weight is None else weight.dtype)
+def _statistics_like(input: Tensor, parameters: _Parameters, shape: Any) -> Tensor:
+    """aten/src/ATen/native/cpu/mixed_data_type.h: in the dtype of the first parameter there is."""
+    dtype = next((each.dtype for each in parameters if each is not None), input.dtype)
+    return input.new_empty(shape, dtype=dtype)
 
 
 @register_meta_kernel(aten._scaled_dot_product_flash_attention_for_cpu.default)

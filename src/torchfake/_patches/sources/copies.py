@@ -24,7 +24,7 @@ from torchfake._patches.patch import Patch, replacing
 from torchfake._random import mt19937
 from torchfake._tensor.classes import fake_class
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import autograd, dispatcher, subclass
 
 
 @replacing
@@ -55,7 +55,11 @@ def _copy_with_state(tensor: torch.Tensor, memo: dict[Any, Any], state: ModeStat
     record = metadata_of(tensor, tensor.device)
     copied: Any = new_fake(record, storages[key], fake_class(type(tensor)))
     with subclass.no_subclass_functions():
-        copied = copied.resolve_conj().resolve_neg().requires_grad_(tensor.requires_grad)
+        if record.conj or record.neg:
+            copied = copied.resolve_conj().resolve_neg()
+        elif not isinstance(tensor, torch.nn.Parameter):
+            autograd.count_writes(copied, 1)  # torch puts the copied storage into an empty tensor
+        copied.requires_grad_(tensor.requires_grad)
     if tensor.grad is not None:
         copied.grad = copy.deepcopy(tensor.grad, memo)
     for name, value in tensor.__dict__.items():

@@ -226,8 +226,8 @@ def recurrent(
     hidden: list[Hidden] = list(zip(*(s.unbind(0) for s in states), strict=True))
     weights = _weights_of(params, options, has_projections)
     output, last = run_layers(layer, sequence, hidden, weights, options)
-    if options.batch_first:
-        output = output.transpose(0, 1)
+    if options.batch_first:  # of an LSTM alone it is a view
+        output = output.transpose(0, 1) if cell is lstm_cell else output.transpose_(0, 1)
     return (output, *(torch.stack(parts, 0) for parts in zip(*last, strict=True)))
 
 

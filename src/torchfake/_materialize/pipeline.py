@@ -112,7 +112,9 @@ def _run(
         prepare.release_histories(selection.attributes)
         released = [pair for pair in fakes if id(pair[1]) in in_histories]
         check_can_be_exchanged(released, device=request.device)
-    uncast = {id(each.fake) for each in selection.attributes} - selection.ids  # as module.to does
+    uncast: set[int] = set()
+    if request.dtype is not None:  # which module.to gives to parameters and buffers alone
+        uncast = {id(each.fake) for each in selection.attributes} - selection.ids
     if shards or wrapped:
         prepare.give_own_memory(shards)
         with wrappers.updated_afterwards(shards + wrapped):

@@ -14,7 +14,7 @@ from torchfake import Serve, estimate, fit, plan
 from torchfake.errors import InputsError
 from torchfake.inspect import set_units
 from torchfake.inspect.memory.fit import Fit
-from torchfake.inspect.records.units import bytes_text, compared_bytes, display
+from torchfake.inspect.records.units import bytes_text, compared_bytes, display, seconds_text
 from torchfake.inspect.show.verdict import largest_text
 
 
@@ -30,9 +30,10 @@ def test_of_an_estimate() -> None:
     model, inputs = model_and_inputs("gpt2")
     found = estimate(model, inputs, optimizer="adamw", gpu="t4-16gb", accumulate=2)
     assert first_line(found).startswith("fits yes: ")
+    assert found.step_seconds is not None
     assert first_line(found).endswith(
-        " on Tesla T4; training with adamw in fp32, "
-        "batch 2 per GPU, global batch 4 (2 micro-batches), seq 16"
+        f" on Tesla T4, {seconds_text(found.step_seconds)} a step (error not known); training with "
+        "adamw in fp32, batch 2 per GPU, global batch 4 (2 micro-batches), seq 16"
     )
     assert "GiB) to spare" in first_line(found)
     assert f">yes</span>{first_line(found)[8:]}</td>" in found._repr_html_()
@@ -57,7 +58,8 @@ def test_of_several_gpus() -> None:
     large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
     assert first_line(large).startswith("fits no: ")
     does = "training with adamw in fp32 on the sum of the output"
-    assert f" missing, on Tesla T4; {does}, batch 1,500,000 per GPU" in first_line(large)
+    assert " missing, on Tesla T4, " in first_line(large)
+    assert f"; {does}, batch 1,500,000 per GPU" in first_line(large)
     several = fit(found, "t4-16gb", "h100-80gb", vary=None)
     assert first_line(several) == (
         f"fits yes, on all 2 GPUs; {does}, batch 8 per GPU, global batch 8"
@@ -79,9 +81,10 @@ def test_of_a_plan() -> None:
         gpu="h100-80gb",
     )
     assert first_line(found).startswith("fits yes: ")
+    assert found.step_seconds is not None
     assert first_line(found).endswith(
-        "on NVIDIA H100 80GB HBM3; training with sgd in fp32 parameters on the sum of the output, "
-        "batch 4 per rank"
+        f"on NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (error not known); "
+        "training with sgd in fp32 parameters on the sum of the output, batch 4 per rank"
     )
 
 

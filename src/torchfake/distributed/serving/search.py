@@ -105,8 +105,9 @@ def search_servers(
             raise refusals[0]
         left_out = tuple(_left_out(kinds, formats))
         found = ServingSearch(target, users, limits, tuple(offers), len(refusals), left_out)
-        find = _savings if found.fits else _remedies
-        return replace(found, remedies=find(ways, question, found.answer))
+        answer = found.answer
+        remedies = _savings(ways, question, answer) if answer else _remedies(ways, question)
+        return replace(found, remedies=remedies)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class _Ways:
         return min((o for o in self.offers(question)[0] if o.meets), key=by_fewest, default=None)
 
 
-def _savings(ways: _Ways, question: Question, answer: Any) -> tuple[tuple[str, Offer], ...]:
+def _savings(ways: _Ways, question: Question, answer: Offer) -> tuple[tuple[str, Offer], ...]:
     """The first change to fewer bits with which fewer GPUs meet the limits than those of the
     answer, or with prices cheaper ones; with that offer.
     """
@@ -166,7 +167,7 @@ def _savings(ways: _Ways, question: Question, answer: Any) -> tuple[tuple[str, O
     return ()
 
 
-def _remedies(ways: _Ways, question: Question, _: Any) -> tuple[tuple[str, Offer], ...]:
+def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
     """The first change to fewer bits with which an offer meets the limits, and the one to twice or
     four times the GPUs, each with that offer.
     """

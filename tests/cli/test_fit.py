@@ -32,7 +32,7 @@ def test_fit(run: Run) -> None:
     )
     rows = [line.split() for line in out.splitlines() if "-" in line[:12]]
     assert rows[0][0] == "t4-16gb"
-    assert all(row[-2] == "yes" and int(row[-1].replace(",", "")) > 10_000 for row in rows)
+    assert all(row[-4] == "yes" and int(row[-1].replace(",", "")) > 10_000 for row in rows)
     code, out, _ = run("fit", *SMALL, *options, "--vary", "none", "--gpu", "all")
     assert code == 0
     assert all(f"\n{name} " in out for name in profiles())

@@ -207,7 +207,10 @@ def _torch_is_left_alone() -> Iterator[None]:
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[Any, str, str]]:
-    """Run the command line in this process: exit code, stdout, stderr."""
+    """Run the command line in this process: exit code, stdout, stderr. As in a process of its own,
+    no notebook is run, whatever an earlier test has imported.
+    """
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
 
     def run(*arguments: str) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["torchfake", *arguments])

@@ -297,5 +297,4 @@ def verdict_on(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Fit 
     reserved = reserved_on(estimate, gpu.total_memory - reserved_bytes, gpu.total_memory)
     sizes = gpu.total_memory, reserved_bytes, estimate.peak_bytes
     with_room = reserved_with_room([estimate])
-    found = Fit(gpu.name, *sizes, None, None, None, None, reserved, with_room)
-    return replace(found, step_seconds=estimate.step_seconds)
+    return Fit(gpu.name, *sizes, None, None, None, None, reserved, with_room)

@@ -39,7 +39,7 @@ class Fit:
     context: int | None = None  # the longest context that fits, with the estimate's users
     context_limited_by: str | None = None  # as `limited_by`, for `context`
     serve: Serve | None = None  # the workload, if a model is served; `vary` is then "users"
-    step_seconds: float | None = None  # of the step at the estimate's size; None if not known
+    step_seconds: float | None = None  # at the estimate's size; None if not known, and of a plan
     failure: str | None = None  # where `size` is the largest that runs, the error at a larger one
 
     @property

@@ -287,7 +287,7 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     assert {x.gpu for x in none.best} == {*KINDS}
     assert text.count("  each token\n") == len(none.best)  # the column of what is missed
     assert "none of which meets the limits" in text
-    assert "fewer bits and up to four times the GPUs do not meet them either" in text
+    assert "both together were not tried" in text
 
 
 def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:

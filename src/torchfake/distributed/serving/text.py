@@ -33,6 +33,11 @@ _NOTE = (
     "length{prices}."
 )
 
+_NOTHING_ELSE = (
+    "fewer bits alone do not meet them either, nor up to four times the GPUs alone; both together "
+    "were not tried"
+)
+
 _WITH_BARS = ("weights", "kv cache", "activations")
 
 
@@ -220,7 +225,7 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         changes = [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
         yield "  try", changes
         if not changes:
-            yield "  else", "fewer bits and up to four times the GPUs do not meet them either"
+            yield "  else", _NOTHING_ELSE
     yield from _best(found)
     if found.fits and found.remedies:
         ((change, offer),) = found.remedies

@@ -279,6 +279,8 @@ def test_text() -> None:
         assert verdict.endswith(f"; {does}, batch 2 per rank, seq 12")
     if torch.__version__ < "2.13":  # FSDP2 held one reduce-scatter's input more
         rest = rest.replace("53.8 kB", "45.1 kB")
+    if torch.__version__ >= "2.15":  # the host takes 20 us less
+        rest = rest.replace("7.57 ms", "7.59 ms").replace("6.77 ms", "6.79 ms")
     assert_expected_inline(
         rest,
         """\

@@ -160,6 +160,14 @@ def test_a_verdict_is_a_sentence_of_the_page(row: str, answer: str, counted: str
     assert [*_sentences(OnPage("Model", said, {}, []))] == expected
 
 
+def test_the_line_about_the_model_is_left_out_beside_a_step() -> None:
+    """Its smallest GPU, for the weights, is not the one for the step."""
+    (said,) = as_lines([("", "8B params | smallest of 15 GPUs for the weights: a10-24gb")]).rows
+    page = OnPage("Model", said, {}, [])
+    assert "for the weights" in "".join(_sentences(page))
+    assert not [*_sentences(page, has_step=True)]
+
+
 def test_an_answer_without_a_verdict_begins_with_its_name() -> None:
     (said,) = as_lines([("fastest", "8 GPUs: 12 ms a step; on h100-80gb")]).rows
     assert [*_sentences(OnPage("Model", said, {}, [], "yes"))] == [

@@ -72,6 +72,22 @@ def test_of_several_gpus() -> None:
     assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")
 
 
+def test_of_many_gpus() -> None:
+    """The first three are named; a GPU whose rates are unknown has no time, and a note says why."""
+    x = torch.empty(1_000_000, 4096, device="meta")
+    large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
+    names = ["h200-141gb", "b200-180gb", "mi300x-192gb", "b300-288gb", "mi325x-256gb"]
+    found = fit(large, "t4-16gb", *names, vary=None)
+    fitting = [each.gpu for each in found if each.fits]
+    line = f"on {len(fitting)} of 6 GPUs: {', '.join(fitting[:3])} and {len(fitting) - 3} more;"
+    assert len(fitting) > 4
+    assert line in first_line(found).replace(" (tight)", "")
+    note = "No step time on mi300x-192gb, mi325x-256gb, whose FLOP/s and bandwidths are not known here."
+    assert note in str(found)
+    assert {each.gpu for each in found if each.step_seconds is None} == {*names[2:3], names[4]}
+    assert "No step time" not in str(fit(large, "t4-16gb", "b200-180gb", vary=None))
+
+
 def test_of_a_plan() -> None:
     found = plan(
         lambda: nn.Linear(64, 64),

@@ -69,7 +69,7 @@ def html_page(records: Sequence[Any]) -> str:
         title=escape(pages[0].title),
         target="".join(f'\n<p class="dim">{escape(p.target)}</p>' for p in pages if p.target),
         style=_file("page.css"),
-        verdict="".join(text for page in pages for text in _sentences(page)),
+        verdict="".join(text for page in pages for text in _sentences(page, has_step=has_step)),
         cards="".join(_card(name, value) for name, value in cards.items()),
         sections="\n".join(
             f"<section><h2>{escape(heading)}</h2>\n{_body(found, said, has_step)}</section>"
@@ -84,10 +84,12 @@ def _file(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _sentences(page: OnPage) -> Iterator[str]:
-    """The answer as sentences: whether it fits, then what was counted."""
+def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
+    """The answer as sentences: whether it fits, then what was counted. Beside a step the line about
+    the model is left out, whose GPU for the weights would stand above the one for the step.
+    """
     row: Row | None = page.answer
-    if row is None:
+    if row is None or (has_step and not row.name):
         return
     answer, _, counted = row.values[0].partition("; " if row.name else "\n")
     verdict = page.verdict

@@ -7,13 +7,14 @@ part of the step is named a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import untimed_line
 from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import seconds_text, short_name
 from torchfake.inspect.show.rows import Line
 from torchfake.inspect.timing.compared import error_in_short, error_text, kind_of_model
@@ -65,6 +66,14 @@ def time_lines(found: Estimate) -> Iterator[Line]:
         yield from faster_lines(schedule, found.gpu)
 
 
+def untimed_note(fits: Sequence[Fit]) -> str:
+    """The note on GPUs whose step has no time beside those whose step has one."""
+    untimed = [fit.gpu for fit in fits if fit.step_seconds is None]
+    if len(untimed) in (0, len(fits)):
+        return ""
+    return f"No step time on {', '.join(untimed)}, whose FLOP/s and bandwidths are not known here."
+
+
 def kind_of(found: Estimate) -> str:
     """The kind of model, by its inputs, as docs/time.md gives the error of times."""
     inputs = found.subject.held_by_inputs
@@ -99,5 +108,6 @@ def faster_lines(schedule: Schedule, gpu: CudaProfile, times: float = 1.0) -> It
     if found is not None:
         slow = " and ".join(map(short_name, found.slow))
         took, takes = (seconds_text(n * times) for n in (found.seconds, found.fast_seconds))
-        what = f"{took} of it for matrix products in {slow}, without tensor cores"
-        yield "  faster", f"{what}; with autocast to {short_name(found.fast)} {takes}"
+        fast = short_name(found.fast)
+        what = f"matrix products in {slow} take {took} of it, without tensor cores"
+        yield "  faster", f"{what}; with autocast to {fast} they take {takes}"

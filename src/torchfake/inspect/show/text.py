@@ -31,11 +31,8 @@ from torchfake.inspect.records.units import (
 )
 from torchfake.inspect.show.headline import headline, next_commands, training_lines
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
-from torchfake.inspect.show.step_lines import (
-    active_text,
-    step_block,
-    step_lines,
-)
+from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
+from torchfake.inspect.show.step_time import untimed_note
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
     failure_note,
@@ -67,8 +64,9 @@ def totals(summary: Summary) -> Iterator[Line]:
     backward = f", {flops_text(flops.backward)} backward" if flops.backward else ""
     yield "operations", f"{flops_text(flops.forward)} forward{backward}"
     if flops.recomputed:
-        yield f"hardware {unit}", f"{flops_text(flops.hardware)}, recomputation included"
-        yield f"model {unit}", f"{flops_text(flops.model)}, without recomputation"
+        again = f"of which the backward pass recomputes {flops_text(flops.recomputed)}"
+        yield f"hardware {unit}", f"{flops_text(flops.hardware)}, {again}"
+        yield f"model {unit}", f"{flops_text(flops.model)}, without what is recomputed"
     yield uncounted_line(summary.uncounted)
 
 
@@ -184,7 +182,7 @@ def _fits(found: Fits) -> Iterator[Block]:
         else Column(f"max {found[0].vary}{of_rank}", largest_text, str),
     )
     yield table(sorted(found, key=lambda fit: fit.total_bytes), columns)
-    notes = reserved_note(found), failure_note(found, found.shown.step.loss)
+    notes = reserved_note(found), untimed_note(found), failure_note(found, found.shown.step.loss)
     yield from (Block(note=note) for note in notes if note)
 
 

@@ -123,12 +123,20 @@ def largest_text(fit: Fit) -> str:
     return ", ".join(found) or "none" * is_searched
 
 
+_NUM_NAMED = 3
+"""How many GPUs the verdict names where something fits on more of them; a table has them all."""
+
+
 def _answer(fits: Sequence[Fit] | Sequence[WeightsFit], gpus: Sequence[str]) -> tuple[str, str]:
-    """The best verdict, and on which of some GPUs something fits; where it is tight is marked."""
+    """The best verdict, and on which of some GPUs something fits; where it is tight is marked. Of
+    many, the first are named.
+    """
     names = [f"{fit.gpu}{' (tight)' * (fit.verdict == 'tight')}" for fit in fits if fit.fits]
     if not names:
         return "no", f"none of {_number_of(gpus)}"
-    where = f"{len(names)} of {_number_of(gpus)}: {', '.join(names)}"
+    more = len(names) - _NUM_NAMED
+    named = f"{', '.join(names[:_NUM_NAMED])} and {more} more" if more > 1 else ", ".join(names)
+    where = f"{len(names)} of {_number_of(gpus)}: {named}"
     return "yes" if any(fit.verdict == "yes" for fit in fits) else "tight", where
 
 

@@ -17,7 +17,8 @@ Rows = dict[str, dict[str, float]]
 """The numbers of a chart, by row and series."""
 
 COLORS = ("#4269d0", "#efb118", "#ff725c", "#3ca951")
-LEFT, RIGHT, ROW, TOP = 180, 450, 26, 26
+MOST_TICKS = 8
+LEFT, RIGHT, ROW, TOP = 196, 390, 26, 26
 
 
 def figures(docs: Path) -> str:
@@ -26,9 +27,9 @@ def figures(docs: Path) -> str:
 
 
 def _figures(docs: Path) -> Iterator[str]:
-    fast, memory = (docs / "performance.md").read_text(), (docs / "memory.md").read_text()
+    fast = (docs / "performance.md").read_text()
     peers = ("torchfake", "meta", "FakeTensorMode")
-    charts = (
+    times = (
         ("Building a model", "seconds of CPU time", _table(fast, "Construction", peers)),
         ("One operation", "microseconds", _table(fast, "Single operations", (*peers, "eager"))),
         ("A forward and a backward pass", "seconds", _table(fast, "Forward and backward", peers)),
@@ -38,16 +39,42 @@ def _figures(docs: Path) -> Iterator[str]:
             _table(fast, "Materialization", ("torchfake, s", "eager, s")),
         ),
     )
-    for title, unit, rows in charts:
-        yield from (f"## {title}", "", chart(title, rows, unit, is_log=True), "")
+    for title, unit, rows in times:
+        yield from (f"## {title}", "", _compared(rows), "")
+        yield from (chart(title, rows, unit, is_log=True), "")
     yield "How these were measured, and all other figures: [Performance](performance.md)."
-    for title, page, ratios in (
-        ("Memory, as estimated and as published", "memory.md", _ratios(memory, 4, 0)),
-        ("Throughput of training, as planned and as published", "time.md",
-         _ratios((docs / "time.md").read_text(), 3, 0)),
-    ):  # fmt: skip
-        drawn = chart(title, ratios, "estimate as a share of what was published", is_log=False)
-        yield from ("", f"## {title}", "", drawn, "", f"Each dot is a row of [a table]({page}).")
+    for title, page, heading, column in (
+        ("Memory, as estimated and as published", "memory.md", "", 4),
+        ("Throughput of training, as planned and as published", "time.md", "", 3),
+        ("Serving, as planned and as published", "serving.md", "## Published figures", 3),
+    ):
+        text = (docs / page).read_text()
+        ratios = _ratios(text[text.index(heading) :], column)
+        drawn = chart(title, ratios, "estimate / published", is_log=False)
+        yield from ("", f"## {title}", "", f"{_spread(ratios)} of [a table]({page}).", "", drawn)
+
+
+def _compared(rows: Rows) -> str:
+    """How many times as long the others take, as a sentence."""
+    others = list(dict.fromkeys(name for row in rows.values() for name in row))[1:]
+    times = [
+        (name, sorted(row[name] / row["torchfake"] for row in rows.values())) for name in others
+    ]
+    said = (f"{name} takes {_from_to(found[0], found[-1])} times as long" for name, found in times)
+    return f"Compared with torchfake, {', '.join(said)}; further left is faster."
+
+
+def _from_to(low: float, high: float) -> str:
+    """Two numbers with two digits, once if they are the same."""
+    return " to ".join(dict.fromkeys(f"{float(f'{each:.2g}'):g}" for each in (low, high)))
+
+
+def _spread(rows: Rows) -> str:
+    """How far the estimates are off, as a sentence."""
+    errors = sorted(abs(value - 1) for row in rows.values() for value in row.values())
+    half, most = errors[len(errors) // 2], errors[math.ceil(0.9 * len(errors)) - 1]
+    seen = f"Half of the estimates are within {half:.1%}, nine in ten within {most:.1%}"
+    return f"{seen.replace('%', ' %')}. 1 is the published figure; each dot is one of {len(errors)} rows"
 
 
 def _cells(line: str) -> list[str]:
@@ -68,13 +95,13 @@ def _table(text: str, heading: str, columns: tuple[str, ...]) -> Rows:
     return rows
 
 
-def _ratios(text: str, column: int, name: int) -> Rows:
+def _ratios(text: str, column: int) -> Rows:
     """The ratios of the first table, by the beginning of the name."""
     body = text[text.index("\n|") + 1 :].split("\n\n", 1)[0].splitlines()[2:]
     rows: Rows = {}
     for number, line in enumerate(body):
         cells = _cells(line)
-        row = rows.setdefault(cells[name].partition(",")[0].partition(" (")[0], {})
+        row = rows.setdefault(cells[0].partition(",")[0].partition(" (")[0], {})
         row[str(number)] = float(cells[column])
     return rows
 
@@ -132,4 +159,6 @@ def _ends(values: list[float], is_log: bool) -> tuple[float, float]:
 def _ticks(low: float, high: float, is_log: bool) -> list[float]:
     if is_log:
         return [low * 10**i for i in range(round(math.log10(high / low)) + 1)]
-    return [round(low + 0.1 * i, 1) for i in range(round((high - low) / 0.1) + 1)]
+    step = next(step for step in (0.1, 0.2, 0.5, 1.0) if high - low <= MOST_TICKS * step)
+    first = math.ceil(round(low / step, 6))
+    return [round(step * i, 1) for i in range(first, math.floor(round(high / step, 6)) + 1)]

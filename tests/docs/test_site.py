@@ -107,7 +107,7 @@ def test_a_notebook_with_the_name_of_a_guide_is_among_the_notebooks(tmp_path: Pa
 
 def test_each_figure_has_the_numbers_of_its_table() -> None:
     page = charts.figures(assemble.ROOT / "docs")
-    assert page.count("<svg ") == 6
+    assert page.count("<svg ") == 7
     table = (assemble.ROOT / "docs" / "performance.md").read_text()
     row = re.search(r"^\| gelu \| ([\d.]+) \|", table, re.MULTILINE)
     assert row is not None

@@ -74,7 +74,8 @@ def _spread(rows: Rows) -> str:
     errors = sorted(abs(value - 1) for row in rows.values() for value in row.values())
     half, most = errors[len(errors) // 2], errors[math.ceil(0.9 * len(errors)) - 1]
     seen = f"Half of the estimates are within {half:.1%}, nine in ten within {most:.1%}"
-    return f"{seen.replace('%', ' %')}. 1 is the published figure; each dot is one of {len(errors)} rows"
+    dots = f"each dot is one of {len(errors)} rows"
+    return f"{seen.replace('%', ' %')}. 1 is the published figure; {dots}"
 
 
 def _cells(line: str) -> list[str]:

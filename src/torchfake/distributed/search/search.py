@@ -39,7 +39,7 @@ class Search(Record):
     usable_bytes: int  # memory of each GPU that the caching allocator can use
     rows: tuple[Row, ...]
     fastest: TargetPlan | None  # the fastest layout on all GPUs that fits
-    cheapest: TargetPlan | None  # one that fits on the fewest GPUs: a search of these is faster
+    cheapest: TargetPlan | None  # fits on the fewest GPUs; not the fastest there
     optimizer: str = "adamw"
     precision: str = "mixed"  # as for :class:`Strategy`
     seq: int | None = None  # tokens of a sequence, if the inputs have any

@@ -52,11 +52,10 @@ def _(found: TargetPlan) -> list[OnPage]:
 def _(found: Search) -> list[OnPage]:
     answers, layouts, *_ = shown(found)
     tried = {"layouts tried": f"{len(found.rows):,}"}
-    best = found.fastest or found.cheapest
     section = ("Layouts", [*[layouts] * bool(layouts.rows), answers])
-    if best is None:
+    if found.fastest is None:
         return [OnPage(found.target, answers.rows[0], tried, [section], "no")]
-    (page,) = on_page(best)
+    (page,) = on_page(found.fastest)
     return [
         page._replace(
             answer=answers.rows[0],

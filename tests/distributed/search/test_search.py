@@ -18,6 +18,8 @@ from torchfake.distributed.search.extrapolation import DEPTHS, Taken, taken
 from torchfake.distributed.search.measurements import Measured, measured
 from torchfake.errors import InputsError
 from torchfake.inspect.arithmetic.uncounted import Uncounted
+from torchfake.inspect.records.record import shown
+from torchfake.inspect.show.layout import laid_out
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
@@ -151,15 +153,36 @@ def test_the_answers_were_run_whole(found: Search) -> None:
     assert found.cheapest is not None
 
 
-def test_the_layout_on_the_fewest_gpus_is_not_called_the_fastest_there(found: Search) -> None:
-    """On fewer GPUs only layouts of least memory are tried, whose GPUs may work longer in all."""
+def test_the_layout_on_the_fewest_gpus_has_no_time(found: Search) -> None:
+    """On fewer GPUs only layouts of least memory are tried, which others may outrun there."""
     assert "\nfewest" not in str(replace(found, cheapest=found.fastest))
-    assert found.fastest is not None
-    on_one = replace(found, num_gpus=4, cheapest=replace(found.fastest))
-    line = next(line for line in str(on_one).splitlines() if line.startswith("fewest "))
-    assert line.endswith("; of least memory there, the fastest: --search --gpus 2")
-    as_many = replace(found, cheapest=replace(found.fastest))
-    assert "least memory there" not in str(as_many)
+    (line,) = (line for line in str(found).splitlines() if line.startswith("fewest "))
+    assert line == (
+        "fewest   1 GPU: dp 1, checkpoint full, micro-batch 1 fits, 77.6 MB reserved of 83.9 MB "
+        "(tight); for the fastest layout there, the same search with --gpus 1"
+    )
+
+
+def test_options_of_a_layout_stand_in_the_table_if_any_layout_has_one(found: Search) -> None:
+    (row, *_) = found.rows
+    split = row.candidate._replace(zero=2, is_sequence_parallel=True, offload=True)
+    lines = str(replace(found, rows=(row._replace(candidate=split),))).splitlines()
+    assert any("options" in line.split() for line in lines)
+    assert any("  ZeRO-2, sequence parallel, CPU offload  " in line for line in lines)
+    plain = str(replace(found, rows=(row,)))
+    assert not any("options" in line.split() for line in plain.splitlines())
+
+
+@pytest.mark.parametrize("width", [46, 80])
+def test_the_table_fits_a_phone_and_a_terminal(found: Search, width: int) -> None:
+    mixed = Candidate(16, 4, "full:0-58,selective:59-79", 1, zero=2, is_sequence_parallel=True)
+    row = next(row for row in found.rows if row.taken is not None)
+    _, layouts, *_ = shown(replace(found, num_gpus=64, rows=(row._replace(candidate=mixed),)))
+    lines = ["".join(text for text, _ in line) for line in laid_out([layouts], width)]
+    assert max(map(len, lines)) <= width
+    whole = " ".join(" ".join(lines).split())
+    for text in ("dp=16,tp=4", "full:0-58,selective:59-79", "ZeRO-2, sequence parallel", "fits"):
+        assert text in whole
 
 
 def test_operators_whose_flops_are_not_known_are_named(

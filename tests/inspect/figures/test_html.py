@@ -119,7 +119,7 @@ def test_on_a_phone_a_table_loses_the_columns_that_a_narrow_terminal_loses() -> 
     )
     page = blocks_html([table([1, 2], columns)])
     assert '<th scope="col" class="wider">layout</th>' in page
-    assert '<br class="narrow"><span class="narrow">layout tp=2</span>' in page
+    assert '<tr class="narrow"><td colspan="3">layout tp=2</td></tr>' in page
     assert '<p class="dim narrow">left out at this width: most users of this way</p>' in page
     assert '<span class="wider">2 GB (long)</span><span class="narrow">2 GB</span>' in page
 

@@ -1,4 +1,4 @@
-"""The public function ``search_layouts``: the fastest layout that fits, and the one of fewest GPUs.
+"""The public function ``search_layouts``: the fastest layout that fits, and the fewest GPUs.
 
 Input: a TARGET, a number of GPUs, a batch. Output: a :class:`Search`, plain data. Invariant: the
 layouts reported as answers were run with all layers.
@@ -39,7 +39,7 @@ class Search(Record):
     usable_bytes: int  # memory of each GPU that the caching allocator can use
     rows: tuple[Row, ...]
     fastest: TargetPlan | None  # the fastest layout on all GPUs that fits
-    cheapest: TargetPlan | None  # on the fewest GPUs on which one fits, that of least memory
+    cheapest: TargetPlan | None  # fits on the fewest GPUs; not the fastest there
     optimizer: str = "adamw"
     precision: str = "mixed"  # as for :class:`Strategy`
     seq: int | None = None  # tokens of a sequence, if the inputs have any
@@ -52,7 +52,7 @@ class Search(Record):
     @property
     def fits(self) -> bool:
         """Whether any layout fits."""
-        return self.fastest is not None or self.cheapest is not None
+        return self.fastest is not None
 
     @property
     def pareto(self) -> tuple[Row, ...]:
@@ -68,8 +68,7 @@ class Search(Record):
     @property
     def verdict(self) -> str:
         """``"yes"``, ``"no"``, or ``"tight"`` if the fastest layout leaves little memory."""
-        chosen = self.fastest or self.cheapest
-        return "no" if chosen is None else chosen.verdict
+        return "no" if self.fastest is None else self.fastest.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
@@ -173,7 +172,6 @@ def search_layouts(
         cheapest = tried.first_that_fits(fewest) or fastest
     by_candidate = {row.candidate: row for row in (*rows, *fewer)} | tried.whole
     found = tuple(by_candidate.values())
-    shown = fastest or cheapest
     return Search(
         text,
         profile,
@@ -185,7 +183,7 @@ def search_layouts(
         cheapest,
         options.get("optimizer") or "adamw",
         precision_for(options.get("precision"), options.get("weights"), options.get("lora")),
-        options.get("seq") if shown is None else shown.seq,
+        options.get("seq") if fastest is None else fastest.seq,
     )
 
 

@@ -23,8 +23,14 @@ from torchfake.inspect.timing.hardware import why_untimed
 _SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
 
 
-def _options(zero: int | None, is_sequence_parallel: bool) -> list[str]:
-    return ["ZeRO-2"] * (zero == 2) + ["sequence parallel"] * is_sequence_parallel
+def _options(zero: int | None, sequence_parallel: bool, offload: bool) -> tuple[str, ...]:
+    """The options of a layout beside its mesh, where they are not the default."""
+    found = {
+        "ZeRO-2": zero == 2,
+        "sequence parallel": sequence_parallel,
+        "CPU offload": offload,
+    }
+    return tuple(name for name, is_set in found.items() if is_set)
 
 
 def _extrapolated(name: str, unit: Callable[[Any], str]) -> Callable[[trials.Row], str]:
@@ -38,16 +44,16 @@ def _extrapolated(name: str, unit: Callable[[Any], str]) -> Callable[[trials.Row
     return text
 
 
-def _shards(row: trials.Row) -> str:
+def _options_of(row: trials.Row) -> tuple[str, ...]:
     of = row.candidate
-    return ", ".join(["CPU" if of.offload else "GPU", *_options(of.zero, of.is_sequence_parallel)])
+    return _options(of.zero, of.is_sequence_parallel, of.offload)
 
 
 _COLUMNS = (
     Column("mesh", "candidate.mesh_text"),
-    Column("checkpoint", "candidate.checkpoint"),
-    Column("micro-batch", "candidate.micro_batch", str, need=1, under="micro-batch "),
-    Column("shards", _shards, need=2, under="shards on "),
+    Column("checkpoint", "candidate.checkpoint", need=1, under="checkpoint "),
+    Column("micro-batch", "candidate.micro_batch", str, need=2, under="micro-batch "),
+    Column("options", _options_of, need=3, under=""),
     Column("reserved", _extrapolated("reserved_bytes", bytes_text), str),
     Column("step time", _extrapolated("step_seconds", seconds_text), str),
     Column("fits", "verdict", emphasis=VERDICT),
@@ -80,9 +86,10 @@ def _answers(found: Search) -> Iterator[Line]:
         yield "fastest" if is_timed else "fits", f"{layout}{_step(found)}"
         yield "step time", why_untimed(found.gpu)
     if found.cheapest is not None and found.cheapest is not found.fastest:
-        yield "fewest", f"{_layout(found.cheapest, found.usable_bytes)}{_faster(found)}"
-    if (shown := found.fastest or found.cheapest) is not None:
-        yield from (uncounted_line(shown.plan.uncounted), untimed_line(shown.plan.untimed))
+        yield "fewest", _fewest(found.cheapest, found.usable_bytes)
+    if found.fastest is not None:
+        plan = found.fastest.plan
+        yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
     refused = f"; {unknown} cannot be run" if unknown else ""
     whole = "those of the first lines were run with all layers, the others with few"
@@ -99,30 +106,39 @@ def _step(found: Search) -> str:
 
 
 def _layout(found: TargetPlan, usable: int) -> str:
-    strategy, layout = found.strategy, found.plan.layout
-    mesh = " x ".join(f"{name} {size}" for name, size in strategy.mesh.items())
-    how = [mesh, f"checkpoint {strategy.checkpoint}", f"micro-batch {found.batch.micro}"]
-    how += ["shards on the CPU"] if strategy.offload else []
-    how += _options(strategy.zero, strategy.sequence_parallel)
     time, is_bound = time_in_short(found.plan), found.plan.is_lower_bound
     speed = f": {time}, {'at most ' * is_bound}{rate_text(found)}" if time else ""
-    reserved = found.plan.peak_reserved_bytes or 0
-    is_tight = " (tight)" * (found.verdict == "tight")
-    memory = f"{bytes_text(reserved)} reserved of {bytes_text(usable)}{is_tight}"
-    gpus = "1 GPU" if layout.num_ranks == 1 else f"{layout.num_ranks} GPUs"
-    return f"{', '.join([gpus, *how])}{speed}; {memory}"
+    return f"{_gpus(found)}, {_how(found)}{speed}; {_memory(found, usable)}"
 
 
-def _faster(found: Search) -> str:
-    """How to find the fastest layout on the fewest GPUs, where only that of least memory is known.
+def _fewest(found: TargetPlan, usable: int) -> str:
+    """What fits on the fewest GPUs, without a time: layouts that may be faster there are not tried.
 
     On fewer GPUs only micro-batches of 1 that keep no activations are tried.
     """
-    assert found.cheapest is not None
-    number = found.cheapest.plan.layout.num_ranks
-    if number == found.num_gpus:
-        return ""
-    return f"; of least memory there, the fastest: --search --gpus {number}"
+    fits = f"{_gpus(found)}: {_how(found)} fits, {_memory(found, usable)}"
+    number = found.plan.layout.num_ranks
+    return f"{fits}; for the fastest layout there, the same search with --gpus {number}"
+
+
+def _gpus(found: TargetPlan) -> str:
+    number = found.plan.layout.num_ranks
+    return f"{number} GPU{'s' * (number > 1)}"
+
+
+def _how(found: TargetPlan) -> str:
+    """The arguments of a layout: ``dp 8, checkpoint none, micro-batch 1``."""
+    strategy = found.strategy
+    mesh = " x ".join(f"{name} {size}" for name, size in strategy.mesh.items())
+    how = [mesh, f"checkpoint {strategy.checkpoint}", f"micro-batch {found.batch.micro}"]
+    how += _options(strategy.zero, strategy.sequence_parallel, strategy.offload)
+    return ", ".join(how)
+
+
+def _memory(found: TargetPlan, usable: int) -> str:
+    reserved = found.plan.peak_reserved_bytes or 0
+    is_tight = " (tight)" * (found.verdict == "tight")
+    return f"{bytes_text(reserved)} reserved of {bytes_text(usable)}{is_tight}"
 
 
 def _nearest(found: Search) -> str:

@@ -82,7 +82,7 @@ STYLE = """<style>
 @container (max-width: 600px) {
   .tf.tf.tf .narrow {display: revert}
   .tf.tf.tf .wider {display: none}
-  .tf.tf.tf .grid th .narrow {font-weight: 400}
+  .tf.tf.tf .grid .narrow td {white-space: normal; padding: 0 0 .3em 1em}
 }
 @media (max-width: 700px) {
   .tf .row {margin-left: 0 !important}
@@ -170,12 +170,13 @@ def _table(block: Block) -> Iterator[str]:
     heads = (f'<th scope="col"{css[i]}>{escape(column.name)}</th>' for i, column in columns.items())
     yield f'<table class="grid"><thead><tr>{"".join(heads)}</tr></thead><tbody>'
     for row in block.rows:
-        under = (f"{columns[i].under}{columns[i].text_of(row.values[i - 1])}" for i in narrow.under)
-        beneath = "".join(f'<br class="narrow">{_narrow(text)}' for text in under)
-        yield f'<tr><th scope="row">{escape(row.name)}{beneath}</th>'
+        yield f'<tr><th scope="row">{escape(row.name)}</th>'
         for i, column in list(columns.items())[1:]:
             yield f"<td{css[i]}>{_cell(column, row.values[i - 1], narrow.is_short)}</td>"
         yield "</tr>"
+        texts = {i: columns[i].text_of(row.values[i - 1]) for i in narrow.under}
+        if under := ", ".join(f"{columns[i].under}{text}" for i, text in texts.items() if text):
+            yield f'<tr class="narrow"><td colspan="{len(narrow.shown)}">{escape(under)}</td></tr>'
     yield "</tbody></table>"
     if narrow.left_out:
         yield f'<p class="dim narrow">left out at this width: {", ".join(narrow.left_out)}</p>'
@@ -185,11 +186,9 @@ def _cell(column: Column, value: Any, is_short: bool) -> str:
     """The text of a value, and the shorter one of a narrow page."""
     text, short = column.text_of(value), column.text_of(value, is_short=is_short)
     found = _emphasized(text, column.emphasis)
-    return found if short == text else f'<span class="wider">{found}</span>{_narrow(short)}'
-
-
-def _narrow(text: str) -> str:
-    return f'<span class="narrow">{escape(text)}</span>'
+    if short == text:
+        return found
+    return f'<span class="wider">{found}</span><span class="narrow">{escape(short)}</span>'
 
 
 def _classes(*names: str) -> str:

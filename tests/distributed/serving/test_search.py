@@ -9,6 +9,8 @@ import pytest
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
+from torchfake.inspect.figures.page import html_page
+from torchfake.inspect.records.record import on_page
 from torchfake.inspect.records.units import seconds_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -305,6 +307,15 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
     assert "  else   no way on up to 4 times the GPUs does, with weights in bf16, fp8, int8" in text
     assert none.to_dict()["almost"]["change"] == change
+
+
+def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
+    none = searched(tpot=1e-9)
+    (page,) = on_page(none)
+    each = none.closest.plan.steady.seconds  # type: ignore[union-attr]
+    assert page.cards[f"each token, {each / 1e-9:.1f} times its limit"] == seconds_text(each)
+    assert page.cards["GPUs, the nearest"].startswith(f"{none.closest.num_gpus} x ")
+    assert "No way on up to 4 times the GPUs does, " in html_page([none]).split("<main>")[0]
 
 
 def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:

@@ -100,7 +100,7 @@ def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{_COLOR}"><title>{title}</title>'
             "</circle>"
         )
-    for label in _labels(dict(zip((p.users for p in points), places, strict=True)), asked):
+    for label in labels_of(dict(zip((p.users for p in points), places, strict=True)), asked):
         weight = ' font-weight="bold"' if asked in label.users else ""
         x, y, anchor = label.at
         yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{label.text}</text>'
@@ -109,7 +109,7 @@ def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
 _NEAR, _CHARACTER = 11, 7
 
 
-class _Label(NamedTuple):
+class Label(NamedTuple):
     """The name of a point, or of points that are too near to each other for names of their own."""
 
     users: tuple[int, ...]
@@ -135,7 +135,7 @@ class _Label(NamedTuple):
         (x, y, _), width = self.at, _CHARACTER * len(self.text)
         return (x - width if self.is_left else x, x if self.is_left else x + width, y - 10, y)
 
-    def is_clear(self, others: list[_Label], places: dict[int, tuple[float, float]]) -> bool:
+    def is_clear(self, others: list[Label], places: dict[int, tuple[float, float]]) -> bool:
         """Whether it is in the figure, over no other label, and no nearer to another point."""
         left, right, top, bottom = self.box
         for start, end, upper, lower in (each.box for each in others):
@@ -149,12 +149,12 @@ class _Label(NamedTuple):
         return left >= 0 and right <= _WIDTH and all(far)
 
 
-def _labels(places: dict[int, tuple[float, float]], asked: int) -> list[_Label]:
+def labels_of(places: dict[int, tuple[float, float]], asked: int) -> list[Label]:
     """The labels of the points of numbers of users, that of the asked number first."""
-    found = list[_Label]()
+    found = list[Label]()
     for users in sorted(places, key=lambda users: (users != asked, -users)):
         x, y = places[users]
-        tried = [_Label((users,), x, y, is_left) for is_left in (False, True)]
+        tried = [Label((users,), x, y, is_left) for is_left in (False, True)]
         if found and not any(each.is_clear(found, places) for each in tried):
             near = min(found, key=lambda each: math.hypot(each.x - x, each.y - y))
             found.remove(near)

@@ -153,16 +153,20 @@ def labels_of(places: dict[int, tuple[float, float]], asked: int) -> list[Label]
     """The labels of the points of numbers of users, that of the asked number first."""
     found = list[Label]()
     for users in sorted(places, key=lambda users: (users != asked, -users)):
-        x, y = places[users]
-        tried = [Label((users,), x, y, is_left) for is_left in (False, True)]
-        if found and not any(each.is_clear(found, places) for each in tried):
-            near = min(found, key=lambda each: math.hypot(each.x - x, each.y - y))
-            found.remove(near)
-            both = tuple(sorted({*near.users, users}))
-            sides = (near.is_left, not near.is_left)
-            tried = [near._replace(users=both, is_left=is_left) for is_left in sides]
-        found.append(next((each for each in tried if each.is_clear(found, places)), tried[0]))
+        label: Label | None = Label((users,), *places[users], is_left=False)
+        while label is not None:
+            sides = [label, label._replace(is_left=not label.is_left)]
+            clear = [each for each in sides if each.is_clear(found, places)]
+            label = None if clear or not found else _joined(label, found)
+        found.append((clear or sides)[0])
     return found
+
+
+def _joined(label: Label, others: list[Label]) -> Label:
+    """A label of its points and those of the nearest other one, which is taken out."""
+    near = min(others, key=lambda each: math.hypot(each.x - label.x, each.y - label.y))
+    others.remove(near)
+    return near._replace(users=tuple(sorted({*near.users, *label.users})))
 
 
 def _place(point: Point, points: list[Point]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import pytest
 from tests.inspect.small_models import model_and_inputs
 from tests.looks.geometry import axe_findings, problems
 from torchfake import graph_of, report
-from torchfake.distributed import plan_target, serve
+from torchfake.distributed import plan_target, search_servers, serve
 from torchfake.inspect import estimate, fit, summary
 
 pytest.importorskip("playwright")
@@ -33,7 +33,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     served = serve("transformers:LlamaForCausalLM", overrides=SMALL, gpu="h100-80gb", users=4,
                    context=128)  # fmt: skip
+    searched = search_servers("transformers:LlamaForCausalLM", overrides=SMALL, gpu="h100-80gb",
+                              gpus=2, users=4, context=128, tpot=1e-9)  # fmt: skip
     return {
+        "search": report(searched, folder / "search.html"),
         "serve": report(served, folder / "serve.html"),
         "fit": report(found, several, drawn, folder / "fit.html"),
         "step": report(step, folder / "step.html"),
@@ -60,7 +63,7 @@ def shown(page: Any, path: Path, width: int, theme: str = "light") -> Any:
 
 
 @pytest.mark.parametrize(("width", "theme"), VIEWS)
-@pytest.mark.parametrize("name", ["fit", "step", "plan", "serve"])
+@pytest.mark.parametrize("name", ["fit", "step", "plan", "serve", "search"])
 def test_nothing_is_cut_or_dim_or_too_wide(
     page: Any, reports: dict[str, Path], name: str, width: int, theme: str
 ) -> None:

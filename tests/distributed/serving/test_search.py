@@ -9,6 +9,8 @@ import pytest
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
+from torchfake.inspect.figures.page import html_page
+from torchfake.inspect.records.record import on_page
 from torchfake.inspect.records.units import seconds_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -93,7 +95,7 @@ def test_what_is_nearest_is_the_most_users_that_meet_the_limits() -> None:
     assert not limited.fits
     assert limited.nearest is not None
     assert limited.nearest[0] == users
-    assert f"nearest  {users} users on 1 x h100-80gb" in str(limited)
+    assert f"{users} users on 1 x h100-80gb" in str(limited).split("nearest  ")[1]
 
 
 def test_a_price_is_that_of_a_million_tokens(found: ServingSearch) -> None:
@@ -142,6 +144,19 @@ def test_where_nothing_meets_the_limits_changes_are_named_with_which_something_d
     )
     assert [each["change"] for each in none.to_dict()["remedies"]] == [fewer, more]
     assert searched(ttft=1e-9).remedies == ()
+
+
+def test_fewer_bits_and_more_gpus_are_tried_together_where_neither_alone_is_enough() -> None:
+    """The fewest GPUs with which a search with these options finds something too."""
+    given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059, "weights": "bf16"}
+    more = searched(**{**given, "gpus": 4})
+    given["users"] = 1 + max(o.plan.most_users_on_average for o in more.offers)
+    none = searched(**given)
+    ((change, offer),) = none.remedies
+    assert (none.fits, change) == (False, "--cache-dtype fp8 and more GPUs")
+    again = searched(**{**given, "gpus": offer.num_gpus}, cache_dtype="fp8")
+    assert offer.to_dict() == (again.fewest and again.fewest.to_dict())
+    assert not searched(**{**given, "gpus": offer.num_gpus - 1}, cache_dtype="fp8").fits
 
 
 def test_weights_and_caches_that_were_asked_for_are_left_as_they_are() -> None:
@@ -283,11 +298,24 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     none = searched(tpot=1e-9)
     each = min(x.plan.steady.seconds for x in none.offers if x.plan.steady)
     text = str(none)
-    assert f"each token {seconds_text(each)}\n" in text.split("nearest")[0]
+    closest = text.split("\nnearest  ")[1].splitlines()[0]
+    assert f"each token {seconds_text(each)} ({each / 1e-9:.1f} times its limit)" in closest
     assert {x.gpu for x in none.best} == {*KINDS}
     assert text.count("  each token\n") == len(none.best)  # the column of what is missed
     assert "none of which meets the limits" in text
-    assert "both together were not tried" in text
+    change, offer = none.almost or ("", none.closest)
+    assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
+    assert "  else   no way on up to 4 times the GPUs does, with weights in bf16, fp8, int8" in text
+    assert none.to_dict()["almost"]["change"] == change
+
+
+def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
+    none = searched(tpot=1e-9)
+    (page,) = on_page(none)
+    each = none.closest.plan.steady.seconds  # type: ignore[union-attr]
+    assert page.cards[f"each token, {each / 1e-9:.1f} times its limit"] == seconds_text(each)
+    assert page.cards["GPUs, the nearest"].startswith(f"{none.closest.num_gpus} x ")
+    assert "No way on up to 4 times the GPUs does, " in html_page([none]).split("<main>")[0]
 
 
 def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:

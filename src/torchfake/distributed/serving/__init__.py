@@ -10,7 +10,9 @@ Files, in reading order:
     server        replicas of a model on GPUs: its memory, and the time of its passes
     remedies      options with which all users fit, where they do not
     offers        the record of a search: ways to serve, and which are best
+    ways          the ways that are tried, and changes with which something meets the limits
     search        the GPUs, layouts and formats that meet limits
-    text          a plan and a search as rows
+    text          a plan as rows
+    search_text   a search as rows
     curve         throughput against latency, as figures and in a report
 """

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchfake.distributed.serving.offers import ServingSearch
+from torchfake.distributed.serving.offers import NO_LIMITS, Limits, ServingSearch
+from torchfake.distributed.serving.search_text import past_text
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
-from torchfake.inspect.records.units import duration_text, number_text, seconds_text
+from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
 
 _WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 40, 46
@@ -85,31 +86,87 @@ def _axes(points: list[Point], of_gpu: str) -> Iterator[str]:
 
 
 def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
-    """The line and its points; that of the asked number of users is larger, and always named."""
+    """The line and its points, with labels; that of the asked number of users is larger."""
     places = [_place(point, points) for point in points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     yield f'<polyline points="{line}" fill="none" stroke="{_COLOR}" stroke-width="2"/>'
-    labels = list[tuple[float, float]]()
-    pairs = zip(points, places, strict=True)
-    for point, (x, y) in sorted(pairs, key=lambda pair: (pair[0].users != asked, -pair[0].users)):
+    for point, (x, y) in zip(points, places, strict=True):
         title = (
             f"{point.users:,} users: {point.per_gpu:,.0f} tokens/s {of_gpu}, "
             f"{point.per_user:,.1f} of each user, first token {point.first_token_seconds:.2f} s"
         )
-        size, weight = (6, ' font-weight="bold"') if point.users == asked else (4, "")
+        size = 6 if point.users == asked else 4
         yield (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{_COLOR}"><title>{title}</title>'
             "</circle>"
         )
-        words = number_text(point.users, "user")
-        for left, top, anchor in ((x + 9, y - 5, "start"), (x - 9, y + 15, "end")):
-            if all(abs(left - a) > 70 or abs(top - b) > 18 for a, b in labels):
-                yield (
-                    f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}"{weight}>'
-                    f"{words}</text>"
-                )
-                labels.append((left, top))
-                break
+    for label in labels_of(dict(zip((p.users for p in points), places, strict=True)), asked):
+        weight = ' font-weight="bold"' if asked in label.users else ""
+        x, y, anchor = label.at
+        yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{label.text}</text>'
+
+
+_NEAR, _CHARACTER = 11, 7
+
+
+class Label(NamedTuple):
+    """The name of a point, or of points that are too near to each other for names of their own."""
+
+    users: tuple[int, ...]
+    x: float
+    y: float
+    is_left: bool  # below and on the left of the point, not above and on the right
+
+    @property
+    def text(self) -> str:
+        *others, last = self.users
+        return ", ".join([*(f"{number:,}" for number in others), number_text(last, "user")])
+
+    @property
+    def at(self) -> tuple[float, float, str]:
+        """Where its text is anchored, and at which end."""
+        return (
+            (self.x - 9, self.y + 15, "end") if self.is_left else (self.x + 9, self.y - 5, "start")
+        )
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Its left, right, upper and lower end."""
+        (x, y, _), width = self.at, _CHARACTER * len(self.text)
+        return (x - width if self.is_left else x, x if self.is_left else x + width, y - 10, y)
+
+    def is_clear(self, others: list[Label], places: dict[int, tuple[float, float]]) -> bool:
+        """Whether it is in the figure, over no other label, and no nearer to another point."""
+        left, right, top, bottom = self.box
+        for start, end, upper, lower in (each.box for each in others):
+            if left - 6 < end and start - 6 < right and top - 6 < lower and upper - 6 < bottom:
+                return False
+        others_at = (place for users, place in places.items() if users not in self.users)
+        far = (
+            math.hypot(max(left - x, x - right, 0), max(top - y, y - bottom, 0)) >= _NEAR
+            for x, y in others_at
+        )
+        return left >= 0 and right <= _WIDTH and all(far)
+
+
+def labels_of(places: dict[int, tuple[float, float]], asked: int) -> list[Label]:
+    """The labels of the points of numbers of users, that of the asked number first."""
+    found = list[Label]()
+    for users in sorted(places, key=lambda users: (users != asked, -users)):
+        label: Label | None = Label((users,), *places[users], is_left=False)
+        while label is not None:
+            sides = [label, label._replace(is_left=not label.is_left)]
+            clear = [each for each in sides if each.is_clear(found, places)]
+            label = None if clear or not found else _joined(label, found)
+        found.append((clear or sides)[0])
+    return found
+
+
+def _joined(label: Label, others: list[Label]) -> Label:
+    """A label of its points and those of the nearest other one, which is taken out."""
+    near = min(others, key=lambda each: math.hypot(each.x - label.x, each.y - label.y))
+    others.remove(near)
+    return near._replace(users=tuple(sorted({*near.users, *label.users})))
 
 
 def _place(point: Point, points: list[Point]) -> tuple[float, float]:
@@ -145,19 +202,24 @@ def _curve(found: ServingPlan, of: str = "") -> list[tuple[str, str]]:
     return [(f"{_title(found)}{of}", drawn_as(found, "svg"))] if found.by_users else []
 
 
-def _cards(found: ServingPlan) -> dict[str, str]:
-    """The key figures of a server."""
+def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
+    """The key figures of a server; times that are past their limits are said to be."""
     gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
     cards = {"GPUs": f"{found.num_gpus:,} x {gpu}"}
     if found.steady is not None:
         rate = "tokens/s on each GPU" if found.num_gpus > 1 else "tokens/s"
+        past = {name: f", {past_text(n)}" for name, n in limits.missed_by(found.steady).items()}
         cards |= {
-            "first token": seconds_text(found.steady.first_token_seconds),
-            "each token": seconds_text(found.steady.seconds),
+            f"first token{past.get('first token', '')}": seconds_text(
+                found.steady.first_token_seconds
+            ),
+            f"each token{past.get('each token', '')}": seconds_text(found.steady.seconds),
             rate: f"{found.tokens_per_second_per_gpu:,.0f}",
         }
     if found.queue_seconds:
         cards["more for users that wait for memory"] = duration_text(found.queue_seconds)
+    if found.memory.cache <= 0:
+        cards["that the model lacks on each GPU"] = bytes_text(-found.memory.cache)
     cards["users with full contexts"] = f"{found.most_users:,}"
     if found.most_users_on_average != found.most_users:
         cards["users at their average length"] = f"{found.most_users_on_average:,}"
@@ -166,21 +228,19 @@ def _cards(found: ServingPlan) -> dict[str, str]:
 
 @on_page.register
 def _(found: ServingSearch) -> list[OnPage]:
-    (lines, *ways), tried = shown(found), {"ways tried": f"{len(found.offers):,}"}
-    about = [("Details", [lines])]
-    best = found.answer
-    if best is None:
-        title = found.offers[0].plan.class_name
-        ways_tried = [("Ways to serve", ways)] * bool(ways)
-        return [OnPage(title, lines.rows[0], tried, [*ways_tried, *about], "no", found.target)]
-    cards = _cards(best.plan) | tried
-    curve = _curve(best.plan, f", on {best.num_gpus} x {best.gpu}")
-    sections = [("Ways to serve", ways), *about, *curve]
-    verdict = "tight" if best.plan.past or best.plan.verdict == "tight" else "yes"
-    if best.hourly is not None:
-        cards = {"price/hour": f"{best.hourly:,.2f}", **cards}
-    title = best.plan.class_name
-    return [OnPage(title, lines.rows[0], cards, sections, verdict, found.target)]
+    lines, *ways = shown(found)
+    shown_first = found.answer or found.closest
+    plan, priced = shown_first.plan, shown_first.hourly
+    price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
+    cards = _cards(plan, found.limits)
+    nearest = "" if found.fits else ", the nearest"
+    cards = {f"{name}{nearest * (name == 'GPUs')}": each for name, each in cards.items()}
+    cards = {**price, **cards, "ways tried": f"{len(found.offers):,}"}
+    curve = _curve(plan, f", on {shown_first.num_gpus} x {shown_first.gpu}{nearest}")
+    sections = [*[("Ways to serve", ways)] * bool(ways), ("Details", [lines]), *curve]
+    verdict = "tight" if plan.past or plan.verdict == "tight" else "yes"
+    verdict = verdict if found.fits else "no"
+    return [OnPage(plan.class_name, lines.rows[0], cards, sections, verdict, found.target)]
 
 
 @figure.register

@@ -20,6 +20,10 @@ TIMES = {"first_token_seconds": "first token", "seconds_per_token": "each token"
 """What times are called, by the names that their errors have in a plan."""
 
 
+MORE_GPUS = 4
+"""Times the GPUs, with which a search that finds nothing tries again."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What users are to see, in seconds; None: no limit."""
@@ -50,10 +54,10 @@ class Limits:
             for error, seconds, limit in self._with_errors(found)
         )
 
-    def missed_by(self, steady: Steady) -> tuple[str, ...]:
-        """The times that are past their limits, as text."""
-        missed = (name for name, seconds, limit in self._compared(steady) if seconds > limit)
-        return tuple(TIMES[name] for name in missed)
+    def missed_by(self, steady: Steady) -> dict[str, float]:
+        """The times that are past their limits, each with how many times the limit it is."""
+        shares = ((TIMES[name], seconds / limit) for name, seconds, limit in self._compared(steady))
+        return {name: share for name, share in shares if share > 1}
 
     def _with_errors(self, found: ServingPlan) -> Iterator[tuple[float, float, float]]:
         """Error, seconds, limit; without errors where none are known."""
@@ -66,6 +70,9 @@ class Limits:
             yield "first_token_seconds", steady.first_token_seconds, self.first_token
         if self.each_token is not None:
             yield "seconds_per_token", steady.seconds, self.each_token
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,10 @@ class ServingSearch(Record):
     refused: int  # layouts that the model does not support
     left_out: tuple[str, ...] = ()  # formats and GPUs that were asked for and not tried, and why
     remedies: tuple[tuple[str, Offer], ...] = ()
-    """If none meets the limits: changes with which one does, each with the fewest GPUs; else the
-    change to fewer bits with which fewer GPUs do, or with prices cheaper ones."""
+    """If none meets the limits: changes with which one does, each with the fewest GPUs, or with
+    prices the cheapest; else the change to fewer bits with which fewer GPUs do, or cheaper ones."""
+    failed: tuple[tuple[str, Offer], ...] = ()
+    """If there is no remedy either: changes that were tried, each with what it was tried on."""
 
     @property
     def meeting(self) -> list[Offer]:
@@ -182,6 +191,26 @@ class ServingSearch(Record):
         return max(found, key=lambda each: (each[0], -each[1].num_gpus), default=None)
 
     @property
+    def closest(self) -> Offer:
+        """The offer that comes closest to what is asked for all users."""
+        return min(self.offers, key=self.distance)
+
+    @property
+    def almost(self) -> tuple[str, Offer] | None:
+        """If there is no remedy either: the change that comes closest, with that offer."""
+        return min(self.failed, key=lambda each: self.distance(each[1]), default=None)
+
+    def distance(self, offer: Offer) -> tuple[float, ...]:
+        """How far an offer is from what is asked: bytes that the weights lack, users that wait for
+        memory, how many times its limit the longest time is; of equal ones, its number of GPUs.
+        """
+        plan = offer.plan
+        waiting = max(self.users - plan.most_users_on_average, 0)
+        missed = self.limits.missed_by(plan.steady) if plan.steady else {}
+        past = max(missed.values(), default=1.0)
+        return max(-plan.memory.cache, 0), waiting, past, offer.num_gpus
+
+    @property
     def cheapest(self) -> Offer | None:
         """The offer with the lowest price of a million tokens; None without prices."""
         priced = [offer for offer in self.meeting if offer.price is not None]
@@ -218,6 +247,8 @@ class ServingSearch(Record):
             **{key: None if each is None else each.to_dict() for key, each in named.items()},
             "best": [offer.to_dict() for offer in self.best],
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
+            "almost": self.almost and {"change": self.almost[0], **self.almost[1].to_dict()},
+            "closest": self.closest.to_dict(),
             "num_tried": len(self.offers),
         }
 

@@ -7,23 +7,20 @@ compute capability share the run of a rank.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
 from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
-from torchfake._progress import count, progress
+from torchfake._progress import progress
 from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
-from torchfake.distributed.serving.offers import Limits, Offer, ServingSearch, by_fewest, by_hour
-from torchfake.distributed.serving.remedies import IN_8_BITS, narrower
-from torchfake.distributed.serving.serve import Question, question_of, serve
-from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.distributed.serving.offers import Limits, ServingSearch
+from torchfake.distributed.serving.serve import question_of, serve
+from torchfake.distributed.serving.ways import Ways, with_changes
 from torchfake.errors import InputsError, did_you_mean
-from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 from torchfake.inspect.timing.hardware import hardware_of
 
 USUAL_GPUS = ("l40s-48gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
@@ -92,8 +89,7 @@ def search_servers(
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
     _check_kernels(kinds, formats)
     limits = Limits(ttft, tpot)
-    numbers = {name: range(1, number + 1) for name, number in most.items()}
-    ways = _Ways(kinds, numbers, formats, caches, limits, hourly)
+    ways = Ways(kinds, most, formats, caches, limits, hourly)
     of_first = {"weights": formats[0], "cache_dtype": caches[0]}
     question = question_of(target, **{**_DEFAULTS, "users": users, **of_first, **options})
     question = replace(question, gpus=tuple(kinds.values()))
@@ -105,95 +101,7 @@ def search_servers(
             raise refusals[0]
         left_out = tuple(_left_out(kinds, formats))
         found = ServingSearch(target, users, limits, tuple(offers), len(refusals), left_out)
-        answer = found.answer
-        remedies = _savings(ways, question, answer) if answer else _remedies(ways, question)
-        return replace(found, remedies=remedies)
-
-
-@dataclass(frozen=True)
-class _Ways:
-    """What is tried, and what is asked of it."""
-
-    kinds: Mapping[str, CudaProfile]
-    numbers: Mapping[str, Sequence[int]]  # of GPUs, by the name of the profile
-    formats: Sequence[str | None]
-    caches: Sequence[Any]  # dtypes; None: the model's
-    limits: Limits
-    hourly: Mapping[str, float]
-
-    def offers(self, question: Question) -> tuple[list[Offer], list[InputsError]]:
-        """The offers, and the errors of layouts that do not suit the model."""
-        offers, refusals = list[Offer](), list[InputsError]()
-        for name, profile in self.kinds.items():
-            if hardware_of(profile) is None:
-                continue
-            for mesh in _meshes(self.numbers[name], question):
-                count(f"{name}, {mesh}")
-                try:
-                    plans = [*self._plans(question, profile, mesh)]
-                except InputsError as error:
-                    refusals.append(error)
-                    continue
-                offers += [_offer(name, p, self.limits, self.hourly.get(name)) for p in plans]
-        return offers, refusals
-
-    def _plans(
-        self, question: Question, gpu: CudaProfile, mesh: Mapping[str, int]
-    ) -> Iterator[ServingPlan]:
-        """The plans of a layout; formats that the GPU has no kernels for are left out."""
-        for name, dtype in itertools.product(self.formats, self.caches):
-            if name is None or has_kernels(gpu, name):
-                workload = replace(question.serve, cache_dtype=dtype)
-                yield replace(question, weights=name, serve=workload).plan_on(gpu, mesh)
-
-    def fewest(self, question: Question) -> Offer | None:
-        """The offer that meets the limits with the fewest GPUs."""
-        return min((o for o in self.offers(question)[0] if o.meets), key=by_fewest, default=None)
-
-
-def _savings(ways: _Ways, question: Question, answer: Offer) -> tuple[tuple[str, Offer], ...]:
-    """The first change to fewer bits with which fewer GPUs meet the limits than those of the
-    answer, or with prices cheaper ones; with that offer.
-    """
-    most = answer.num_gpus if answer.hourly is not None else answer.num_gpus - 1
-    numbers = {kind: range(1, min(most, n[-1]) + 1) for kind, n in ways.numbers.items()}
-    for text, tried, asked in _in_fewer_bits(ways, question):
-        offers, _ = replace(tried, numbers=numbers).offers(asked)
-        meeting = [offer for offer in offers if offer.meets]
-        if answer.hourly is not None:
-            meeting = [o for o in meeting if o.hourly is not None and o.hourly < answer.hourly]
-        if meeting:
-            return ((text, min(meeting, key=by_hour if answer.hourly else by_fewest)),)
-    return ()
-
-
-def _remedies(ways: _Ways, question: Question) -> tuple[tuple[str, Offer], ...]:
-    """The first change to fewer bits with which an offer meets the limits, and the one to twice or
-    four times the GPUs, each with that offer.
-    """
-    more = [
-        {name: [factor * numbers[-1]] for name, numbers in ways.numbers.items()}
-        for factor in (2, 4)
-    ]
-    found = list[tuple[str, Offer]]()
-    for changes in (
-        _in_fewer_bits(ways, question),
-        (("more GPUs", replace(ways, numbers=numbers), question) for numbers in more),
-    ):
-        met = ((text, tried.fewest(asked)) for text, tried, asked in changes)
-        found += itertools.islice(((text, offer) for text, offer in met if offer is not None), 1)
-    return tuple(found)
-
-
-def _in_fewer_bits(ways: _Ways, question: Question) -> Iterator[tuple[str, _Ways, Question]]:
-    """Options, and what is tried and asked with them; weights stay in formats that were given."""
-    is_free = [*ways.formats] == [None] and not question.target.quantization
-    for options, asked in narrower(question, (*IN_8_BITS, "awq") if is_free else ()):
-        if options:
-            tried = replace(ways, formats=[asked.weights]) if asked.weights else ways
-            if asked.serve.cache_dtype is not None:
-                tried = replace(tried, caches=[asked.serve.cache_dtype])
-            yield " ".join(options), tried, asked
+        return with_changes(found, ways, question)
 
 
 def _numbers(gpu: Gpus) -> dict[str, int]:
@@ -209,26 +117,6 @@ def _numbers(gpu: Gpus) -> dict[str, int]:
 
 def _listed(given: Any) -> list[Any]:
     return [*given] if isinstance(given, (list, tuple)) else [given]
-
-
-def _meshes(numbers: Sequence[int], question: Question) -> Iterator[dict[str, int]]:
-    """Tensors split by powers of two, between nodes stages, and replicas; for models with experts,
-    also ranks with users of their own over which the experts are distributed.
-    """
-    for number in numbers:
-        split = 1
-        while split <= number:
-            if number % split == 0:
-                stages = max(split // GPUS_PER_NODE, 1)
-                yield {"replicate": number // split, "pp": stages, "tp": split // stages}
-                if split > 1 and question.has_experts:
-                    yield {"replicate": number // split, "ep": split}
-            split *= 2
-
-
-def _offer(name: str, plan: ServingPlan, limits: Limits, hourly: float | None) -> Offer:
-    whole = None if hourly is None else hourly * plan.num_gpus
-    return Offer(name, plan, limits.met_by(plan), _price(plan, hourly), whole)
 
 
 def _check_kernels(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -> None:
@@ -265,8 +153,3 @@ def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> di
             raise InputsError(f"prices has a price of {given}: {price!r} is not a number above 0")
         found.update(dict.fromkeys(named, price))
     return found
-
-
-def _price(plan: ServingPlan, hourly: float | None) -> float | None:
-    rate = plan.tokens_per_second_per_gpu
-    return None if hourly is None or not rate else hourly / (rate * 3600) * 1e6

@@ -48,8 +48,9 @@ _IN_WORDS = {
 }
 """How a sentence begins, by how the row does."""
 
-_REMEDY = "try"
-"""The name of the row of changes with which it fits; more of them follow without a name."""
+_REMEDIES = {"try": "Try ", "else": ""}
+"""Rows of changes, with which it fits or not even with those, and how their sentences begin; more
+rows follow without a name."""
 
 _RULE_OF_THUMB = "training"
 """The name of the row that is not said beside a step, which says more."""
@@ -102,14 +103,17 @@ def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
     yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
     if counted:
         yield _p(f"{counted[0].upper()}{counted[1:]}.")
-    yield from (_p(f"Try {remedy.values[0]}.") for remedy in _remedies(page))
+    remedies = [*_remedies(page)]
+    for remedy in remedies:
+        said = f"{_REMEDIES[remedies[0].name]}{remedy.values[0]}"
+        yield _p(f"{said[0].upper()}{said[1:]}.")
 
 
 def _remedies(page: OnPage) -> Iterator[Row]:
-    """The rows of changes with which it fits, which stand under the answer."""
+    """The rows of changes, which stand under the answer."""
     blocks = (block for _, found in page.sections if not isinstance(found, str) for block in found)
     rows = [row for block in blocks for row in block.rows if not block.columns]
-    at = next((i for i, row in enumerate(rows) if row.name == _REMEDY), len(rows))
+    at = next((i for i, row in enumerate(rows) if row.name in _REMEDIES), len(rows))
     yield from rows[at : at + 1]
     yield from takewhile(lambda row: not row.name, rows[at + 1 :])
 

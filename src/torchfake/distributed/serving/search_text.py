@@ -1,0 +1,220 @@
+"""A search for a server as rows: the answer first.
+
+Input: a ServingSearch. Output: blocks of rows. Invariant: the first line says which GPUs serve all
+users, or that none do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torchfake.distributed.passes.loads import Steady
+from torchfake.distributed.serving.offers import MORE_GPUS, NO_LIMITS, Limits, Offer, ServingSearch
+from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
+from torchfake.inspect.records.record import shown
+from torchfake.inspect.records.units import number_text, seconds_text
+from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
+
+_NOTE = (
+    "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
+    "GPUs of each type{limits}; most users: with full contexts, to those at their average "
+    "length{prices}."
+)
+
+
+def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
+    """The columns of ways to serve; times that are past their limits are named."""
+
+    def missed(offer: Offer) -> str:
+        steady = offer.plan.steady
+        return "" if steady is None else ", ".join(found.limits.missed_by(steady))
+
+    return (
+        Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
+        Column("weights", "plan.weights", need=2, under="weights in "),
+        Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
+        Column("layout", "mesh", need=3, under="layout "),
+        Column("first token", "plan.steady.first_token_seconds", seconds_text),
+        Column("each token", "plan.steady.seconds", seconds_text),
+        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=2),
+        Column("most users", lambda offer: _most_users(offer.plan), str, need=4),
+        Column("fits", "plan.verdict", emphasis=VERDICT, need=1),
+        Column("misses", missed, need=1, under="misses "),
+        Column("price/hour", "hourly", "{:,.2f}".format),
+        Column("price/1M", "price", "{:,.2f}".format, need=5),
+    )
+
+
+def _most_users(found: ServingPlan) -> str:
+    """The most users with full contexts, and at their average length if that is another number."""
+    most, average = found.most_users, found.most_users_on_average
+    return f"{most:,}" if most == average else f"{most:,} to {average:,}"
+
+
+@shown.register
+def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
+    is_priced = any(offer.hourly is not None for offer in found.best)
+    note = _NOTE.format(
+        limits="" if found.fits else ", none of which meets the limits",
+        prices="; prices of an hour, and of 1M tokens of answers" * is_priced,
+    )
+    ways = [table(found.best, _columns_of(found), note)] * bool(found.best)
+    return [as_lines(_offers(found)), *ways]
+
+
+def _offers(found: ServingSearch) -> Iterator[Line]:
+    if not found.fits:
+        ways = number_text(len(found.offers), "way")
+        asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
+        yield "fits", f"no: none of {ways} serves {asked}"
+        yield "  try", [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
+        yield "  else", _else(found)
+        yield "nearest", [*_nearest(found)]
+    yield from _best(found)
+    if found.fits and found.remedies:
+        ((change, offer),) = found.remedies
+        yield "fewer bits", f"{change}: {_offer_text(offer)}"
+    if found.perhaps is not None:
+        text = f"{_offer_text(found.perhaps)}, past a limit by less than the error"
+        yield "perhaps", text
+    yield "serves", served_text(found.offers[0].plan)
+    yield "tried", _tried(found)
+    yield "not tried", found.left_out
+    if found.fits:
+        yield "none on", [_unmet(found, gpu, number) for gpu, number in found.unmet.items()]
+
+
+def _unmet(found: ServingSearch, gpu: str, number: int) -> str:
+    """What the ways on a GPU reach, none of which meets the limits."""
+    reached = [offer for offer in found.reachable if offer.gpu == gpu]
+    return f"{gpu}: {number_text(number, 'way')}{_at_best(reached)}"
+
+
+def _at_best(offers: Sequence[Offer]) -> str:
+    """The shortest times of some ways that hold all users; or that none does."""
+    times = [offer.plan.steady for offer in offers if offer.plan.steady and offer.plan.fits]
+    if not times:
+        return "; their memory does not hold the users"
+    first = seconds_text(min(steady.first_token_seconds for steady in times))
+    each = seconds_text(min(steady.seconds for steady in times))
+    return f"; at best first token {first}, each token {each}"
+
+
+def _best(found: ServingSearch) -> Iterator[Line]:
+    """The best of the offers that meet the limits; the one that is named first is the answer."""
+    answer, fewest = found.answer, found.fewest
+    cheapest, fastest = found.cheapest, found.fastest
+    if answer is None or fewest is None or fastest is None:
+        return
+    plan = answer.plan
+    average = " at the average length of their sequences" * (plan.verdict == "tight")
+    past = f", {plan.past}" * bool(plan.past)
+    users, limits = number_text(found.users, "user"), limits_text(found.limits)
+    near = ", perhaps: nearer to a limit than the error" * found.limits.may_be_missed_by(plan)
+    how = f"serves {users}{average}{limits}{near}{past}"
+    if found.least_hourly is None:
+        yield "fewest", f"{_offer_text(answer)}; {how}"
+    else:
+        are_priced = all(offer.hourly is not None for offer in found.meeting)
+        by = "by the hour" + " and by the token" * (answer is cheapest)
+        of_priced = "" if are_priced else ", of GPUs with a price"
+        yield "cheapest", f"{_offer_text(answer)}; {by}{of_priced}; {how}"
+    yield "  error", error_text(plan)
+    yield from (("note", note) for note in plan.notes)
+    if cheapest is not None and cheapest is not answer:
+        yield "  by token", f"{_offer_text(cheapest)}, the cheapest by the token"
+    if fewest is not answer:
+        yield "fewest", _offer_text(fewest)
+    if fastest is not answer and fastest is not fewest:
+        yield "fastest", f"{_offer_text(fastest)}, the most on each GPU"
+
+
+def _tried(found: ServingSearch) -> str:
+    refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
+    kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
+    ways = number_text(len(found.offers), "way")
+    return f"{ways} on {kinds}, {_formats(found.offers)}{refused}"
+
+
+def _formats(offers: Sequence[Offer]) -> str:
+    """The formats of weights and caches of some ways."""
+    formats = ", ".join(dict.fromkeys(offer.plan.weights for offer in offers))
+    dtypes = sorted({offer.plan.server.serve.dtype_name or "" for offer in offers})
+    caches = ", ".join(name or "the model's dtype" for name in dtypes)
+    return f"weights in {formats}" + (f", caches in {caches}" if any(dtypes) else "")
+
+
+def limits_text(limits: Limits) -> str:
+    """The limits as text: ``, the first token within 500 ms, each token within 50 ms``."""
+    found = ""
+    for name, value in (("the first", limits.first_token), ("each", limits.each_token)):
+        found += "" if value is None else f", {name} token within {seconds_text(value)}"
+    return found
+
+
+def _offer_text(offer: Offer) -> str:
+    steady = offer.plan.steady
+    assert steady is not None
+    price = ""
+    if offer.price is not None:
+        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
+    each = " on each GPU" * (offer.num_gpus > 1)
+    rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
+    return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
+
+
+def _where(offer: Offer) -> str:
+    layout = "" if offer.mesh == "1 GPU" else f" ({offer.mesh})"
+    return f"{offer.num_gpus} x {offer.gpu}{formats_text(offer.plan)}{layout}"
+
+
+def _seen(steady: Steady, limits: Limits = NO_LIMITS) -> str:
+    """What a user sees, and how far it is past its limits."""
+    times = {"first token": steady.first_token_seconds, "each token": steady.seconds}
+    past = limits.missed_by(steady)
+    return ", ".join(
+        f"{name} {seconds_text(seconds)}" + (f" ({past_text(past[name])})" if name in past else "")
+        for name, seconds in times.items()
+    )
+
+
+def past_text(share: float) -> str:
+    """How far a time is past its limit, of which it is so many times."""
+    past = f"{max(100 * (share - 1), 1):.0f} % past" if share < 2 else f"{share:.1f} times"
+    return f"{past} its limit"
+
+
+def _reached(limits: Limits, offer: Offer) -> str:
+    """What a way that does not meet the limits reaches, and by how much it misses them."""
+    plan = offer.plan
+    if plan.steady is None or not plan.fits:
+        return f"{_where(offer)}: {lacking_text(plan)}"
+    near = "; perhaps: by less than the error" * limits.may_hold_for(plan)
+    return f"{_where(offer)}: {_seen(plan.steady, limits)}{near}"
+
+
+def _else(found: ServingSearch) -> str:
+    """That no change helps either, and what comes nearest with one."""
+    if found.almost is None:
+        return ""
+    formats = _formats([offer for _, offer in found.failed])
+    nearest = _reached(found.limits, found.almost[1])
+    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; nearest {nearest}"
+
+
+def _nearest(found: ServingSearch) -> Iterator[str]:
+    """The way that comes nearest for all users, and the one that serves most users within the
+    limits.
+    """
+    if found.nearest is None or found.closest.plan.fits:
+        yield _reached(found.limits, found.closest)
+    if found.nearest is not None:
+        users, offer = found.nearest
+        seen = _seen(dict(offer.plan.by_users)[users])
+        yield f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
+        return
+    alone = [offer.plan.by_users[0][1] for offer in found.offers if offer.plan.by_users]
+    if alone:
+        least = min(alone, key=lambda steady: max(found.limits.missed_by(steady).values()))
+        yield f"no number of users: one alone sees {_seen(least, found.limits)}"

@@ -175,3 +175,40 @@ def test_a_pooled_row_can_be_mapped_and_written(mode: Any) -> None:
         row = functional.max_pool1d(images[0], 2).add_(1)
         assert row.requires_grad_().is_leaf
         assert row.tolist() == torch.full((2, 4, 4), 2.0).tolist()
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0, 0.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("function", [torch.max, torch.min, torch.median, torch.nanmedian])
+def test_the_gradient_of_an_extreme_is_made_in_zeros(function: Any, scale: float) -> None:
+    """C++ multiplies by a mask for subclasses: elements beside the extreme would be -0, or NaN."""
+
+    def bits() -> list[Any]:
+        found = []
+        for values in ([3.0, 1.0, 2.0, 5.0, 5.0], [1.0, float("nan"), 2.0], [[7.0]]):
+            x = torch.tensor(values).requires_grad_()
+            twice = x * 2
+            loss = (function(twice) * scale).square()
+            (grad,) = torch.autograd.grad(loss, twice, create_graph=True)
+            names = (type(grad.grad_fn).__name__, grad.stride())
+            (function(x) * scale).backward()
+            found += [names, grad.detach().view(torch.int32).tolist()]
+            found.append(x.grad.view(torch.int32).tolist())  # type: ignore[union-attr]
+        return found
+
+    expected = bits()
+    with deferred_mode():
+        assert bits() == expected
+    with fake_mode():
+        assert bits() == expected
+
+
+@pytest.mark.parametrize("scale", [1.0, -2.0, float("inf")])
+def test_the_gradient_of_an_extreme_under_a_checkpoint(scale: float) -> None:
+    def bits() -> Any:
+        x = torch.tensor([3.0, 1.0, 2.0, 5.0]).requires_grad_()
+        checkpoint(lambda x: (x * 2).max() * scale, x, use_reentrant=False).backward()
+        return x.grad.view(torch.int32).tolist()  # type: ignore[union-attr]
+
+    expected = bits()
+    with deferred_mode():
+        assert bits() == expected

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from torchfake._core.devices import decode
+from torchfake._tensor.autocast.policies import cast
 from torchfake._tensor.cuda_attention import Call, kernel_for
 from torchfake._torch import kernels
 
@@ -113,7 +114,8 @@ def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     dtype = torch.get_autocast_dtype(device_type)
     castable = (torch.float32, *_HALF)
     casts = [  # the last one first, as torch does
-        t.to(dtype) if t is not None and t.dtype in castable else t for t in reversed(tensors)
+        cast(t, dtype, dtype) if t is not None and t.dtype in castable else t
+        for t in reversed(tensors)
     ]
     return tuple(reversed(casts))
 

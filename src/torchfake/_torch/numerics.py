@@ -4,13 +4,14 @@ Input: nothing, or earlier settings. Output: the current settings; a context in 
 ones are current. Invariant: a context restores each setting that it changes, and leaves settings
 that already have the requested value.
 
-Autocast is no such setting: its casts are recorded. Nor is the choice of an attention kernel, which
-is made before an operator is dispatched.
+Autocast is such a setting only inside of kernels that call operators which it lists: other casts
+are recorded. The choice of an attention kernel is none, as it is made before the dispatch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -124,11 +125,46 @@ if torch.backends.cuda.is_built():
 _FLAG_SWITCHES = [
     _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _FLAGS
 ]
+
+
+class _OfThread(threading.local):
+    """What kernels on this thread cast inside: a device type and a dtype; and the dtype before."""
+
+    cast: tuple[str, torch.dtype] | None = None
+    dtype_before = torch.bfloat16
+
+
+_thread = _OfThread()
+_set_autocast_enabled, _set_autocast_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
+"""As they are before a mode replaces them."""
+
+
+def _cast_inside() -> tuple[str, torch.dtype] | None:
+    return _thread.cast
+
+
+def _set_cast_inside(cast: tuple[str, torch.dtype] | None) -> None:
+    """Switch autocast on for a replay, or off again."""
+    device_type, dtype = cast or _thread.cast  # type: ignore[misc]
+    if cast is not None:
+        _thread.dtype_before = torch.get_autocast_dtype(device_type)
+    _set_autocast_dtype(device_type, _thread.dtype_before if cast is None else dtype)
+    _set_autocast_enabled(device_type, cast is not None)
+    _thread.cast = cast
+
+
+def casting_inside(device_type: str, dtype: torch.dtype) -> Setting:
+    """Context: what is recorded casts inside of its kernel, where autocast is on already."""
+    return Setting(_cast_inside, partial(setattr, _thread, "cast"), (device_type, dtype))
+
+
 # oneDNN's LSTM has a kernel for training, which it chooses by the grad mode.
 _GRAD_MODE = _Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)
-_SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES, _GRAD_MODE]
+_CAST_INSIDE = _Switch(_cast_inside, _set_cast_inside)
+_SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES]
+_SWITCHES += [_CAST_INSIDE, _GRAD_MODE]
 
-_flags = [switch.get for switch in _FLAG_SWITCHES]
+_flags = [_cast_inside, *(switch.get for switch in _FLAG_SWITCHES)]
 _effective = {
     kind: [*(_precision(b, each).get for b in _BACKENDS for each in depends_on), *_flags]
     for kind, depends_on in (("matmul", ["matmul"]), ("conv", ["conv", "matmul"]))

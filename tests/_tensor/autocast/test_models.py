@@ -1,4 +1,4 @@
-"""Models under autocast have eager's dtypes: outputs, gradients, training and inference."""
+"""Models under autocast have eager's dtypes and values: outputs, gradients, training, inference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tests._tensor.conftest import F16, F32, HALVES, dtypes, fake_copies
-from torchfake import fake_like, fake_mode, is_fake
+from torchfake import deferred_mode, fake_like, fake_mode, is_fake, materialize_tensor
 
 
 def conv_net() -> tuple[nn.Module, tuple[Any, ...]]:
@@ -72,6 +72,23 @@ def bilinear() -> tuple[nn.Module, tuple[Any, ...]]:
     return nn.Bilinear(4, 5, 6), (torch.randn(2, 4), torch.randn(2, 5))
 
 
+class LearnedQueries(nn.Module):
+    """A weight that is cast once, for attention and for a product; a kernel that casts inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, 1, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        found = F.scaled_dot_product_attention(self.queries, self.queries, x)
+        again = F.scaled_dot_product_attention(self.queries, x, self.queries)
+        return found, again, self.queries @ x, torch.linalg.pinv(x)
+
+
+def learned_queries() -> tuple[nn.Module, tuple[Any, ...]]:
+    return LearnedQueries(), (torch.randn(1, 1, 4, 4),)
+
+
 class Losses(nn.Module):
     """Functions that C++ composes of listed operators."""
 
@@ -119,6 +136,7 @@ MODELS = [
     rnn,
     lstm_cell,
     bilinear,
+    learned_queries,
     losses,
     gpt2,
 ]
@@ -145,6 +163,32 @@ def test_a_training_step(build: Callable[[], Any], half: torch.dtype) -> None:
     fake_model, fake_inputs = fake_like(model), fake_copies(inputs)
     *expected, _ = train(model, inputs, "cpu", half)
     assert [*train(fake_model, fake_inputs, "cpu", half)] == [*expected, {True}]
+
+
+def values_of_a_step(build: Callable[[], Any], half: torch.dtype) -> list[torch.Tensor]:
+    """The outputs of a step of training, then the gradients."""
+    torch.manual_seed(0)
+    model, inputs = build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.chain_matmul is deprecated
+        with torch.autocast("cpu", dtype=half):
+            outputs = pytree.tree_leaves(model(*inputs))
+    tensors = [t for t in outputs if isinstance(t, torch.Tensor)]
+    sum(t.float().square().sum() for t in tensors if t.requires_grad).backward()  # type: ignore
+    leaves = [*model.parameters(), *pytree.tree_leaves(inputs)]
+    grads = [leaf.grad for leaf in leaves if getattr(leaf, "grad", None) is not None]
+    return [tensor.detach() for tensor in (*tensors, *grads)]
+
+
+@HALVES
+@pytest.mark.usefixtures("without_onednn")
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_the_values_of_a_training_step(build: Callable[[], Any], half: torch.dtype) -> None:
+    expected = values_of_a_step(build, half)
+    with deferred_mode():
+        found = values_of_a_step(build, half)
+    for tensor, value in zip(map(materialize_tensor, found), expected, strict=True):
+        assert torch.equal(tensor, value)
 
 
 @pytest.mark.usefixtures("without_onednn")

@@ -29,8 +29,39 @@ Strides = tuple[int, ...]
 
 
 def extreme(redispatch: Callable[..., Any], tensor: Tensor) -> Any:
-    """``max()``, ``min()`` and ``median()`` of all elements: the gradient is made in zeros."""
-    return _laid(redispatch(tensor), lambda grad: contiguous_stride(tuple(tensor.shape)), tensor)
+    """``max()``, ``min()`` and ``median()`` of all elements: the gradient is made in zeros on the
+    CPU; on CUDA and for subclasses it is a product, whose zeros have a sign, or are NaN
+    (``evenly_distribute_backward`` in torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    result = redispatch(tensor)
+    node = getattr(result, "grad_fn", None)
+    if node is None or not isinstance(tensor, FakeTensor) or tensor.device.type == "cuda":
+        return result
+
+    def distribute(gradients: tuple[Any, ...], incoming: tuple[Any, ...]) -> Any:
+        grad = gradients[0]
+        if not isinstance(grad, FakeTensor):
+            return None
+        if grad._fake_storage.deferred or is_known(grad) or torch.is_grad_enabled():
+            return (_evenly_distributed(grad, incoming[0]),)
+        stride = contiguous_stride(tuple(grad.shape))
+        return None if grad.stride() == stride else (_copy(grad, stride),)
+
+    node.register_hook(distribute)
+    return result
+
+
+def _evenly_distributed(product: Tensor, incoming: Tensor) -> Tensor:
+    """The gradient in zeros. Under a checkpoint the node alone can read what it saved, and the
+    product says where its mask was, unless the incoming gradient is zero or NaN.
+    """
+    if saved := autograd.saved_by_running_node("self", "result"):
+        tensor, result = saved
+        mask = (tensor == result).logical_or_(tensor.isnan().logical_and_(result.isnan()))
+    else:
+        is_outside = product.isnan().logical_and_(incoming.isnan().logical_not())
+        mask = (product != 0).logical_and_(is_outside.logical_not_())
+    return incoming.new_zeros(product.shape).masked_fill_(mask, incoming / mask.sum())
 
 
 def masked_select(redispatch: Callable[..., Any], tensor: Tensor, mask: Tensor) -> Any:

@@ -99,10 +99,11 @@ do so in one way, so the others have CUDA's lists, as far as the installed torch
 
 UNLISTED = {
     "aten::linalg_pinv.atol_rtol_tensor": dict.fromkeys(POLICIES, "product"),
+    "aten::_trilinear": dict.fromkeys(POLICIES, "inside"),
     "aten::lstm.input": {"cpu": "onednn"},
     "aten::_cudnn_rnn": {"cuda": "half"},
 }
-"""Operators that an installed torch may not list, with their policies by device type. The first two
-call listed operators: C++ autocast casts inside, since the inputs of these still carry its key. One
-ends in a product; an LSTM is oneDNN's operator, which plain fakes do not run. The third is listed
-where torch is built for CUDA (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+"""Operators that an installed torch may not list, with their policies by device type. All but the
+last call listed operators: C++ autocast casts inside, since the inputs still carry its key. One
+ends in a product, one computes with products; an LSTM is oneDNN's operator, which plain fakes do not
+run. The last is listed where torch is built for CUDA (aten/src/ATen/cudnn/AutocastRNN.cpp)."""

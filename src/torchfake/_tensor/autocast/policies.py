@@ -93,16 +93,29 @@ def _onednn(
     return _lower(op, args, kwargs, device_type) if takes_onednn else None
 
 
+def _inside(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
+    """Cast inside of the kernel: it calls products that autocast lists."""
+    dtype = torch.get_autocast_dtype(device_type)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with numerics.casting_inside(device_type, dtype):
+            return op(*args, **kwargs)
+
+    return run, args, kwargs
+
+
 def _product(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
     """Run in float32 and cast the result: the operator ends in a product that autocast lists."""
     if not _is_eligible(args[0], device_type):
         return op, args, kwargs
     lower = torch.get_autocast_dtype(device_type)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return op(*args, **kwargs).to(lower)
+    run, *_ = _inside(op, args, kwargs, device_type)
 
-    return run, *_cast_all(args, kwargs, device_type, torch.float32)
+    def run_and_cast(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **kwargs).to(lower)
+
+    return run_and_cast, *_cast_all(args, kwargs, device_type, torch.float32)
 
 
 POLICY_NAMED: dict[str, Policy] = {
@@ -115,6 +128,7 @@ POLICY_NAMED: dict[str, Policy] = {
     "half": _half,
     "onednn": _onednn,
     "product": _product,
+    "inside": _inside,
 }
 
 
@@ -144,21 +158,21 @@ def _cast_all(
     order of a backward pass depends on it.
     """
 
-    def cast(value: Any) -> Any:
+    def each(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if value.dtype is dtype or not _is_eligible(value, device_type):
                 return value
-            return _cast(value, dtype, torch.get_autocast_dtype(device_type))
+            return cast(value, dtype, torch.get_autocast_dtype(device_type))
         if isinstance(value, (list, tuple)):
-            return [cast(item) for item in value]
+            return [each(item) for item in value]
         return value
 
-    named = [(name, cast(value)) for name, value in reversed(kwargs.items())]
-    casts = [cast(value) for value in reversed(args)]
+    named = [(name, each(value)) for name, value in reversed(kwargs.items())]
+    casts = [each(value) for value in reversed(args)]
     return tuple(reversed(casts)), dict(reversed(named))
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype, lower: torch.dtype) -> torch.Tensor:
+def cast(tensor: torch.Tensor, dtype: torch.dtype, lower: torch.dtype) -> torch.Tensor:
     """`tensor` in `dtype`; a float32 weight that was cast to the dtype of autocast is cast once."""
     is_cached = (
         dtype is lower

@@ -105,5 +105,5 @@ UNLISTED = {
 }
 """Operators that an installed torch may not list, with their policies by device type. All but the
 last call listed operators: C++ autocast casts inside, since the inputs still carry its key. One
-ends in a product, one computes with products; an LSTM is oneDNN's operator, which plain fakes do not
-run. The last is listed where torch is built for CUDA (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+ends in a product, one computes with products; an LSTM is oneDNN's operator, which plain fakes do
+not run. The last is listed where torch is built for CUDA (aten/src/ATen/cudnn/AutocastRNN.cpp)."""

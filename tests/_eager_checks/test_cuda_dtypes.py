@@ -1,10 +1,11 @@
-"""Dtypes that CUDA refuses, on fake CUDA, and those that it accepts where the CPU does not.
+"""Operators and dtypes that CUDA refuses, and dtypes that it accepts where the CPU does not.
 
 ``worker_cuda_dtypes`` compares torch's operator database with torch's own CUDA backend.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from torchfake import deferred_mode, fake_mode
+from torchfake._eager_checks.cuda_dtypes import WITHOUT_KERNEL
 
 
 @pytest.fixture(params=[fake_mode, deferred_mode])
@@ -69,3 +71,41 @@ ACCEPTED: list[tuple[torch.dtype, Callable[[torch.Tensor], Any]]] = [
 @pytest.mark.parametrize(("dtype", "run"), ACCEPTED)
 def test_dtypes_that_cuda_accepts(dtype: torch.dtype, run: Any) -> None:
     run(matrix(dtype))
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("name", ["histogram.bin_ct", "_histogramdd_bin_edges", "to_mkldnn"])
+def test_operators_that_cuda_does_not_have(name: str) -> None:
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "histogram.bin_ct": lambda x: torch.histogram(x, 5),
+        "_histogramdd_bin_edges": lambda x: torch.histogramdd(x, [2, 2]),
+        "to_mkldnn": lambda x: x.to_mkldnn(),
+    }
+    with pytest.raises(NotImplementedError, match=f"Could not run 'aten::{name}' .* 'CUDA'"):
+        calls[name](torch.ones(2, 2, device="cuda"))
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a torch without CUDA has no kernel")
+def test_the_operators_without_a_kernel_are_those_of_torch() -> None:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composites = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    structured = "CompositeExplicitAutogradNonFunctional"  # calls ``out=`` of the device
+    names: Any = torch._C._dispatch_get_all_op_names()
+    lacking = {
+        name.split(".")[0]
+        for name in names
+        if name.startswith("aten::") and has(name, "CPU") and not has(name, "CUDA")
+        if not any(has(name, key) for key in (*composites, structured))
+    }
+    of_any_device = {"aten::narrow_copy", "aten::quantize_per_tensor"}  # other overloads have one
+    asked = {name for name in lacking if not re.search("test_|_empty_|foobar|assert|dep_to", name)}
+    assert asked - of_any_device - {"aten::from_file"} == WITHOUT_KERNEL
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("driver", ["gelsy", "gelsd", "gelss"])
+def test_drivers_of_the_cpu(driver: str) -> None:
+    a = torch.eye(3, device="cuda")
+    torch.linalg.lstsq(a, a, driver="gels")
+    with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
+        torch.linalg.lstsq(a, a, driver=driver)

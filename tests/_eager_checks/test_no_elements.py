@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 
 def along(x, index, dim):
@@ -121,3 +121,20 @@ def test_any_tensor_may_have_none(name):
     expected = outcome(lambda *_: SEVERAL[name](), (), [0], 0)
     with fake_mode():
         assert outcome(lambda *_: SEVERAL[name](), (), [0], 0) == expected
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("size", [(0, 2, 3, 3), (2, 0, 3, 3), (1, 2, 3, 3)])
+def test_a_convolution_of_no_images_mixes_dtypes(size, mode):
+    def program():
+        x, weight = torch.ones(size, dtype=torch.float64), torch.ones(2, size[1], 1, 1)
+        try:
+            y = functional.conv2d(x.requires_grad_(), weight.requires_grad_())
+        except RuntimeError:
+            return "refused"
+        gradients = torch.autograd.grad(y.sum(), (x, weight))
+        return [(t.dtype, t.shape, t.stride()) for t in (y, *gradients)]
+
+    expected = program()
+    with mode():
+        assert program() == expected

@@ -211,3 +211,59 @@ def test_for_data_of_parameters_objects_are_not_searched(monkeypatch: pytest.Mon
         rows = x[:1]
         x.data = x.data.double()
     assert (len(views), rows.shape) == (2, (1,))
+
+
+OF_ANOTHER_DTYPE: dict[str, Callable[[Any], Any]] = {
+    "real": lambda x: x.real,
+    "imag": lambda x: x.imag,
+    "view_as_real": torch.view_as_real,
+    "view_as_complex": lambda x: torch.view_as_complex(torch.view_as_real(x) * 1),
+    "unsqueezed": lambda x: x.imag.unsqueeze(0),
+    "conj": lambda x: x.conj(),
+    "imag of conj": lambda x: x.conj().imag,
+}
+CHANGES_OF_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "data": lambda v: setattr(v, "data", v.data.clone()),
+    "unsqueeze_": lambda v: v.unsqueeze_(0),
+    "squeeze_": lambda v: v.squeeze_(),
+    "transpose_": lambda v: v.transpose_(0, -1),
+}
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("change", CHANGES_OF_VIEWS)
+@pytest.mark.parametrize("name", OF_ANOTHER_DTYPE)
+def test_views_of_another_dtype(name: str, change: str, written: bool) -> None:
+    def program() -> tuple[Any, ...]:
+        x = torch.view_as_complex(torch.arange(6.0).view(3, 2)).requires_grad_()
+        view = OF_ANOTHER_DTYPE[name](x * 1)
+        CHANGES_OF_VIEWS[change](view)
+        if written:
+            view.mul_(3)
+        history = "" if written else type(view.grad_fn).__name__  # eager names no view of views
+        try:
+            gradient = torch.autograd.grad((view * 2).abs().sum(), x)[0]
+        except RuntimeError as error:  # of a view of other sizes than eager replays
+            return history, view.dtype, view.stride(), str(error)
+        return history, view.dtype, view.stride(), torch.view_as_real(gradient).tolist()
+
+    expected = program()
+    with fake_mode():
+        assert program() == expected
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", OF_ANOTHER_DTYPE)
+def test_a_view_of_another_dtype_is_set(name: str, mode: Any) -> None:
+    def program(given: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, ...]:
+        view = OF_ANOTHER_DTYPE[name](torch.ones(3, dtype=torch.cfloat))
+        view.set_(*given(view))
+        return view.dtype, view.size(), view.stride(), (view * 1).dtype, view.nbytes
+
+    for given in (
+        lambda view: (view.clone(),),
+        lambda view: (torch.ones(2, dtype=view.dtype).untyped_storage(), 0, (2,), (1,)),
+    ):
+        expected = program(given)
+        with mode():
+            assert program(given) == expected

@@ -325,3 +325,20 @@ def test_writes_are_allowed_as_to_another_view() -> None:
     autograd.allow_as(first, second)
     with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
         first.mul_(2)
+
+
+def test_nodes_of_another_name() -> None:
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad * 2
+
+    x = torch.ones(2, requires_grad=True)
+    y = autograd.with_nodes_named("ViewBackward0", Same).apply(x)
+    assert (y.grad_fn.name(), type(y.grad_fn).__name__) == ("ViewBackward0",) * 2
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2]
+    assert Same.apply(x).grad_fn.name() == "SameBackward"  # type: ignore[no-untyped-call]

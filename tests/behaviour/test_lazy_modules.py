@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -162,3 +163,32 @@ def test_a_real_lazy_module_is_materialized_as_in_eager() -> None:
     materialize_module(module)
     for name, wanted in expected.state_dict().items():
         assert bits(module.state_dict()[name]) == bits(wanted), name
+
+
+def _load(has_shape: bool, module: nn.Module) -> Any:
+    other = _build()
+    if has_shape:
+        module(torch.randn(2, 3, 8))
+    module.load_state_dict(other.state_dict())
+    return _described(module)[0][::2], module(torch.randn(2, 3, 8)).shape
+
+
+@_MODES
+@pytest.mark.parametrize("has_shape", [False, True])
+def test_it_loads_what_has_no_shape(mode: Any, has_shape: bool) -> None:
+    expected = _outcome(lambda module: _load(has_shape, module), _build())
+    assert (expected is not None) is has_shape
+    with mode():
+        assert _outcome(lambda module: _load(has_shape, module), _build()) == expected
+
+
+@_MODES
+@pytest.mark.parametrize("kind", [nn.LazyBatchNorm1d, lambda: nn.LazyLinear(3)])
+def test_a_deep_copy(kind: Callable[[], nn.Module], mode: Any) -> None:
+    def refusal() -> str:
+        found = _outcome(copy.deepcopy, kind())
+        return "" if found is None else found[1].split(" in <")[0]
+
+    expected = refusal()
+    with mode():
+        assert refusal() == expected

@@ -9,7 +9,7 @@ Its files, in reading order:
     small_calls  a call on small real tensors, and the error of a kernel
     draws        whether eager accepts the dtypes and the parameters of a draw
     dtypes       whether eager accepts the dtypes of any call
-    cuda_dtypes  which dtypes CUDA refuses, for calls on fake CUDA
+    cuda_dtypes  which operators and dtypes CUDA refuses, for calls on fake CUDA
     strings      whether eager accepts strings among the arguments
     indices      the ranges of indices
     conditions   what else is checked of values: lengths, counts, probabilities, divisors

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core import devices
+from torchfake._eager_checks.cuda_dtypes import check_kernel
 from torchfake._eager_checks.dtypes import check_dtypes
 from torchfake._eager_checks.overlaps import check_overlaps
 from torchfake._eager_checks.strings import check_strings
@@ -26,6 +27,7 @@ from torchfake._tensor.fake_tensor import FakeTensor
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Check the arguments as eager would, and run the operator without the cache."""
+    check_kernel(func, args, kwargs)
     _check_copied(func, args, kwargs)
     check_overlaps(func, args, kwargs)
     check_values(func, args, kwargs)

@@ -1,4 +1,5 @@
-"""Dtypes that kernels on CUDA refuse: which follow from the CPU's kernels, and which do not.
+"""Operators without a kernel on CUDA, and dtypes that its kernels refuse: which follow from the
+CPU's kernels, and which do not.
 
 Input: a call on fake CUDA, and the error of the CPU's kernel for its dtypes. Output: nothing, or an
 error as CUDA's. Invariant: a call that CUDA accepts is accepted. Calls of other dtypes than these
@@ -11,12 +12,45 @@ torch's database with torch's own CUDA backend, whose host code refuses dtypes.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 
 from torchfake._eager_checks.small_calls import NO_DTYPE
-from torchfake._operators.operator_call import Call
+from torchfake._operators.operator_call import Args, Call, Kwargs, tensors_in
 from torchfake._tensor.method_arguments import scalar_type
+
+WITHOUT_KERNEL = frozenset(
+    f"aten::{name}" for name in (
+        "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+        "_histogramdd_from_bin_tensors", "_spdiags", "_add_relu", "_add_relu_", "to_mkldnn",
+        "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "slow_conv3d_forward",
+        "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward", "_dyn_quant_matmul_4bit",
+        "_dyn_quant_pack_4bit_weight", "_weight_int4pack_mm_for_cpu",
+        "_convert_weight_to_int4pack_for_cpu", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward", "quantized_gru", "quantized_lstm",
+    )
+)  # fmt: skip
+"""Operators with a kernel on the CPU and none on CUDA, in torch's dispatcher."""
+
+
+def check_kernel(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """Refuse an operator that CUDA does not have, and the drivers of least squares."""
+    name = func._schema.name
+    is_on_other_driver = name == "aten::linalg_lstsq" and kwargs.get("driver") not in (None, "gels")
+    if not is_on_other_driver and name not in WITHOUT_KERNEL:
+        return
+    if all(tensor.device.type != "cuda" for tensor in tensors_in(args, kwargs)):
+        return
+    if is_on_other_driver:
+        text = "`driver` other than `gels` is not supported on CUDA"
+        raise RuntimeError(f"torch.linalg.lstsq: {text}")
+    raise NotImplementedError(
+        f"Could not run '{func.name()}' with arguments from the 'CUDA' backend. This could be "
+        "because the operator doesn't exist for this backend, or was omitted during the "
+        "selective/custom build process (if using custom build)."
+    )
+
 
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 

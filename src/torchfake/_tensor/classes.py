@@ -141,13 +141,23 @@ def _combined_class(cls: Any) -> type[FakeTensor]:
         namespace["detach"] = _detach
     if hasattr(cls, "cls_to_become"):  # UninitializedParameter: its class once it has a shape
         become = fake_class(cls.cls_to_become)
-        namespace |= {"cls_to_become": become, "__deepcopy__": FakeTensor.__deepcopy__}
+        namespace |= {"cls_to_become": become, "shape": property(partial(_shape_of_lazy, cls))}
+        copies = base is FakeParameter  # torch refuses to copy uninitialized buffers
+        namespace["__deepcopy__"] = (FakeTensor if copies else torch.Tensor).__deepcopy__
     kind: Any = type(cls)
     kind = kind if base is FakeParameter else _equal_kind(kind)
     combined: type[FakeTensor] = kind(cls.__name__, (cls, base), namespace)
     only: Any = combined if base is FakeParameter else _Only(combined)
     higher_order.share_kernels(FakeTensor, only)
     return combined
+
+
+def _shape_of_lazy(cls: Any, fake: FakeTensor) -> torch.Size:
+    """``shape`` of an uninitialized fake of class `cls`: programs may not read it, operators are
+    computed with it, as in C++.
+    """
+    is_of_program = not sys._getframe(1).f_globals["__name__"].startswith("torchfake.")
+    return cls.shape.__get__(fake) if is_of_program else torch.Size(fake._fake_meta.size)
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -93,6 +93,14 @@ def exchange(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+@cache
+def with_nodes_named(name: str, function: Any) -> Any:
+    """The autograd function `function`, with nodes of another name."""
+    named: Any = type(name, (function,), {})
+    named._backward_cls.__name__ = name
+    return named
 
 
 def allow_as(view: torch.Tensor, other: torch.Tensor) -> None:
@@ -336,8 +344,6 @@ def saved_by_running_node(*names: str) -> list[torch.Tensor]:
 
 
 def saved_by_running_node_of(name: str, *names: str) -> list[torch.Tensor]:
-    """The tensors saved by the running node while the node computes; empty if the node has another
-    name, and under a checkpoint.
-    """
+    """The tensors saved by the running node, if it has this name; none under a checkpoint."""
     node: Any = torch._C._current_autograd_node()
     return [] if node is None or node.name() != name else saved_by_running_node(*names)

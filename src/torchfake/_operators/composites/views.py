@@ -21,59 +21,57 @@ import torch
 from torchfake._tensor.fake_tensor import FakeTensor, rebind
 from torchfake._torch import autograd, subclass
 
-_REPLAYED = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_")
-"""Methods whose counterparts out of place give the view that the tensor becomes."""
+_RECORDED = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_")
+"""Methods that autograd records; it does not write the base."""
 _OTHERS = ("as_strided_", "set_")
 
 
 def install() -> None:
     """Give these methods and ``data`` to the class of fakes."""
-    for name in (*_REPLAYED, *_OTHERS):
+    for name in (*_RECORDED, *_OTHERS):
         setattr(FakeTensor, name, _method(name))
     FakeTensor.data = _data  # type: ignore[method-assign, assignment]
 
 
 def _method(name: str) -> Any:
     change = getattr(subclass.builtin_methods, name)
-    replay = getattr(subclass.builtin_methods, name[:-1]) if name in _REPLAYED else None
 
     @functools.wraps(change)
     def method(fake: Any, *args: Any, **kwargs: Any) -> Any:
-        return _changed(fake, change, replay, *args, **kwargs)
+        before = fake._fake_meta
+        base, is_alone = _base_of(fake, before)
+        if is_alone:
+            return change(fake, *args, **kwargs)
+        views = _views_of(fake, base, before, fake._fake_storage)
+        result = change(fake, *args, **kwargs)
+        is_recorded = base is not fake and name in _RECORDED
+        for view in views:
+            _exchange(view, base, _as_until_written(view, base) if is_recorded else None)
+        return result
 
     return method
 
 
-def _changed(fake: Any, change: Any, replay: Any, *args: Any, **kwargs: Any) -> Any:
-    """``change(fake, ...)``, which is ``replay(fake, ...)`` in place, if that is not None."""
-    base, is_alone = _base_of(fake)
-    if is_alone:
-        return change(fake, *args, **kwargs)
-    views = _views_of(fake, base, fake._fake_storage)
-    seen = None
-    if replay is not None and base is not fake:
-        with autograd.enable_grad(), contextlib.suppress(RuntimeError, IndexError):
-            seen = replay(fake, *args, **kwargs)  # what it refuses, the change refuses below
-    result = change(fake, *args, **kwargs)
-    for view in views:
-        _exchange(view, base, seen)
-    return result
-
-
-def _base_of(fake: Any) -> tuple[Any, bool]:
-    """The base of a view, or the tensor itself; whether no gradient depends on how it lies."""
+def _base_of(fake: Any, before: Any) -> tuple[Any, bool]:
+    """The base of a view, or the tensor itself; whether no gradient depends on how it lies.
+    `before` is the record that it had before the change.
+    """
     dtype = fake._fake_meta.dtype
     if not (dtype.is_floating_point or dtype.is_complex):
         return fake, True
     with subclass.no_subclass_functions():
         if fake.is_inference() or torch.is_inference_mode_enabled():
             return fake, True
-        return (fake._base, False) if fake._is_view() else (fake, fake._use_count() == 1)
+        base: Any = fake._base
+        if base is None:
+            return fake, fake._use_count() == 1
+        return base, _have_other_elements(before, base._fake_meta)
 
 
-def _views_of(fake: Any, base: Any, storage: Any) -> list[Any]:
+def _views_of(fake: Any, base: Any, before: Any, storage: Any) -> list[Any]:
     """`fake`, a view of `base`, or if it is `base`, its views on `storage`: those with a history
-    that writes can change. Nobody lists the views of a base, so all objects are searched.
+    that writes can change, and depends on how they lie. Nobody lists the views of a base, so all
+    objects are searched.
     """
     if base is not fake:
         return [fake] if _has_history(fake) else []
@@ -82,7 +80,7 @@ def _views_of(fake: Any, base: Any, storage: Any) -> list[Any]:
     dicts = [held for held in gc.get_referrers(storage) if type(held) is dict]
     found = [each for each in gc.get_referrers(*dicts) if isinstance(each, FakeTensor)]
     views = (view for view in found if view._is_view() and view._base is base)
-    return list(filter(_has_history, views))
+    return [v for v in views if _has_history(v) and not _have_other_elements(v._fake_meta, before)]
 
 
 def _has_history(view: Any) -> bool:
@@ -107,6 +105,13 @@ def _laid_out_as(view: Any, base: Any) -> Any:
     return base.as_strided(view.size(), view.stride(), view.storage_offset())
 
 
+def _have_other_elements(view: Any, base: Any) -> bool:
+    """Whether C++ replays the operators of a view of a plain tensor too, however it lies by now:
+    sizes and strides do not tell a ``view_as_real`` or ``conj``. The arguments are records.
+    """
+    return (view.dtype, view.conj, view.neg) != (base.dtype, base.conj, base.neg)
+
+
 class _UntilWritten(torch.autograd.Function):
     """A view of `base` with the sizes and strides of `view`, and the history of `view`."""
 
@@ -125,11 +130,11 @@ def _set_data(fake: Any, source: Any) -> None:
     _plain_data.fset(fake, source)
     if fake._fake_meta is before or torch.nn.parameter.is_lazy(fake):  # which has no sizes yet
         return
-    base, is_alone = _base_of(fake)
+    base, is_alone = _base_of(fake, before)
     if is_alone or (base is fake and _are_replayed_alike(fake, before)):
         return
     earliest = autograd.next_sequence_number()
-    for view in _views_of(fake, base, storage):
+    for view in _views_of(fake, base, before, storage):
         is_written = autograd.is_later(view.grad_fn, earliest)  # and was only now replayed by C++
         _exchange(view, base, None if is_written else _as_until_written(view, base))
 
@@ -146,7 +151,8 @@ def _are_replayed_alike(base: Any, before: Any) -> bool:
 def _as_until_written(view: Any, base: Any) -> Any:
     """What `view` has to stand for: a read finds its history, and a write finds how it lies now."""
     with autograd.enable_grad(), contextlib.suppress(RuntimeError):
-        seen = _UntilWritten.apply(view, [base])  # type: ignore[no-untyped-call]
+        name = view.grad_fn.name() if view.grad_fn is not None else _UntilWritten.__name__
+        seen = autograd.with_nodes_named(name, _UntilWritten).apply(view, [base])
         rebind(seen, view._fake_meta, view._fake_storage)  # of another dtype, perhaps
         return seen
     return None

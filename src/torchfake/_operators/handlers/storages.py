@@ -41,7 +41,8 @@ def set_storage(func: Any, args: Args, kwargs: Kwargs) -> Any:
     needed = bytes_spanned(size, stride, offset, fake.dtype.itemsize)
     if needed > storage.num_bytes and not isinstance(source, torch.Tensor):
         storage.resize(needed)
-    record = intern(size, stride, offset, fake.dtype, storage.device)
+    conj, neg = fake._fake_meta.conj, fake._fake_meta.neg
+    record = intern(size, stride, offset, fake.dtype, storage.device, conj=conj, neg=neg)
     rebind(fake, record, storage)
     return fake
 

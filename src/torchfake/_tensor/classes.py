@@ -156,7 +156,7 @@ def _shape_of_lazy(cls: Any, fake: FakeTensor) -> torch.Size:
     """``shape`` of an uninitialized fake of class `cls`: programs may not read it, operators are
     computed with it, as in C++.
     """
-    is_of_program = not sys._getframe(1).f_globals["__name__"].startswith("torchfake.")
+    is_of_program = not sys._getframe(1).f_globals.get("__name__", "").startswith("torchfake.")
     return cls.shape.__get__(fake) if is_of_program else torch.Size(fake._fake_meta.size)
 
 

@@ -98,6 +98,8 @@ class _ThreadState(threading.local):
         # an interrupt during a lookup whose errors torch suppresses, to be raised again
         self.interrupt: BaseException | None = None
         self.latest_exit: Any = None  # a weak reference to the last ``__exit__`` that was looked up
+        # the device type and dtype of autocast inside of the kernel that is recorded
+        self.cast_inside: tuple[str, torch.dtype] | None = None
         self.traced_frames = 0  # the number of frames that torch.compile is tracing
         # the frame of a compound initializer whose call has been recorded already
         self.initializer_frame: types.FrameType | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import devices
+from torchfake._core import devices, modes
 from torchfake._core.metadata import Metadata, is_dense, metadata_of, with_mark
 from torchfake._core.schemas import LIFTS, OpTraits, with_repeats
 from torchfake._core.source_location import RawLocation
@@ -50,7 +50,8 @@ def new_op(
         func = torch.ops.aten.clone.default
     op = Op(func, tuple(recorded), by_name, location)
     if traits.product_kind is not None:
-        op.product_settings = numerics.current_for_products(traits.product_kind)
+        inside = modes.thread.cast_inside
+        op.product_settings = numerics.current_for_products(traits.product_kind, inside)
     return op
 
 

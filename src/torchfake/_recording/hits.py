@@ -96,7 +96,8 @@ def record_hit(recipe: RecordingRecipe, func: Any, args: Args, kwargs: Kwargs, m
             named = {n: recorded_arg(func, a) for n, a in kwargs.items() if n != "generator"}
         op = Op(func, tuple(recorded), named, location)
         if recipe.product_kind is not None:
-            op.product_settings = numerics.current_for_products(recipe.product_kind)
+            inside = modes.thread.cast_inside
+            op.product_settings = numerics.current_for_products(recipe.product_kind, inside)
         if is_sharding:
             op.is_sharding = True
         writes_first = recipe.wrapper is None

@@ -11,7 +11,6 @@ are recorded. The choice of an attention kernel is none, as it is made before th
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._torch import backends
-from torchfake._torch.contexts import Setting, Together
+from torchfake._torch.contexts import Restoring, Setting, Together
 
 _TINY, _ONE = 5e-324, 1.0
 _HALF_ULP, _QUARTER_ULP = 2.0**-53, 2.0**-54
@@ -125,46 +124,11 @@ if torch.backends.cuda.is_built():
 _FLAG_SWITCHES = [
     _Switch(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in _FLAGS
 ]
-
-
-class _OfThread(threading.local):
-    """What kernels on this thread cast inside: a device type and a dtype; and the dtype before."""
-
-    cast: tuple[str, torch.dtype] | None = None
-    dtype_before = torch.bfloat16
-
-
-_thread = _OfThread()
-_set_autocast_enabled, _set_autocast_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
-"""As they are before a mode replaces them."""
-
-
-def _cast_inside() -> tuple[str, torch.dtype] | None:
-    return _thread.cast
-
-
-def _set_cast_inside(cast: tuple[str, torch.dtype] | None) -> None:
-    """Switch autocast on for a replay, or off again."""
-    device_type, dtype = cast or _thread.cast  # type: ignore[misc]
-    if cast is not None:
-        _thread.dtype_before = torch.get_autocast_dtype(device_type)
-    _set_autocast_dtype(device_type, _thread.dtype_before if cast is None else dtype)
-    _set_autocast_enabled(device_type, cast is not None)
-    _thread.cast = cast
-
-
-def casting_inside(device_type: str, dtype: torch.dtype) -> Setting:
-    """Context: what is recorded casts inside of its kernel, where autocast is on already."""
-    return Setting(_cast_inside, partial(setattr, _thread, "cast"), (device_type, dtype))
-
-
 # oneDNN's LSTM has a kernel for training, which it chooses by the grad mode.
 _GRAD_MODE = _Switch(torch.is_grad_enabled, torch._C._set_grad_enabled)
-_CAST_INSIDE = _Switch(_cast_inside, _set_cast_inside)
-_SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES]
-_SWITCHES += [_CAST_INSIDE, _GRAD_MODE]
+_SWITCHES = [*(_precision(*each) for each in _PRECISIONS), *_FLAG_SWITCHES, _GRAD_MODE]
 
-_flags = [_cast_inside, *(switch.get for switch in _FLAG_SWITCHES)]
+_flags = [switch.get for switch in _FLAG_SWITCHES]
 _effective = {
     kind: [*(_precision(b, each).get for b in _BACKENDS for each in depends_on), *_flags]
     for kind, depends_on in (("matmul", ["matmul"]), ("conv", ["conv", "matmul"]))
@@ -172,28 +136,34 @@ _effective = {
 """The getters that decide how products of a kind are computed. The getter of a kind's precision, if
 that is not set, returns the precision of its backend, or of all backends."""
 
+CastInside = tuple[str, torch.dtype] | None
+"""The device type and dtype of autocast inside of a kernel; None where it is off."""
+
 ProductSettings = tuple[Any, ...]
-"""The values of the switches for products of matrices, in their order."""
+"""What is cast inside, then the values of the switches for products of matrices, in their order."""
 
 _known: dict[tuple[Any, ...], ProductSettings] = {}
 
 
-def current_for_products(kind: str) -> ProductSettings:
+def current_for_products(kind: str, cast_inside: CastInside = None) -> ProductSettings:
     """The settings of this process for products of matrices of `kind`, ``matmul``, ``conv`` or
     ``rnn``: the current ones, or earlier ones with the same effect, as reading all takes 1 us.
     """
     if kind == "rnn":
-        return tuple([switch.get() for switch in _SWITCHES])
-    effective = (kind, *[get() for get in _effective[kind]])
+        return (cast_inside, *[switch.get() for switch in _SWITCHES])
+    effective = (kind, cast_inside, *[get() for get in _effective[kind]])
     settings = _known.get(effective)
     if settings is None:
-        settings = _known[effective] = tuple([switch.get() for switch in _SWITCHES[:-1]])
+        now = [switch.get() for switch in _SWITCHES[:-1]]
+        settings = _known[effective] = (cast_inside, *now)
     return settings
 
 
-def _applied_to_products(settings: ProductSettings) -> Iterator[Setting]:
-    pairs = zip(_SWITCHES, settings, strict=False)  # the grad mode for recurrent layers only
-    return (Setting(switch.get, switch.set, value) for switch, value in pairs)
+def _applied_to_products(settings: ProductSettings) -> Iterator[Restoring]:
+    if settings and settings[0] is not None:
+        yield backends.autocast(*settings[0])
+    for switch, value in zip(_SWITCHES, settings[1:], strict=False):  # grad mode: for "rnn" only
+        yield Setting(switch.get, switch.set, value)
 
 
 def takes_onednn_lstm(sequence: torch.Tensor, states: Any) -> bool:

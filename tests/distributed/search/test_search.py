@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchfake import profiles, report
 from torchfake.distributed import Search, plan_target, search_layouts
@@ -157,9 +158,10 @@ def test_the_layout_on_the_fewest_gpus_has_no_time(found: Search) -> None:
     """On fewer GPUs only layouts of least memory are tried, which others may outrun there."""
     assert "\nfewest" not in str(replace(found, cheapest=found.fastest))
     (line,) = (line for line in str(found).splitlines() if line.startswith("fewest "))
+    reserved = "44.0 MB" if torch.__version__ >= "2.15" else "77.6 MB"  # of workspaces
     assert line == (
-        "fewest   1 GPU: dp 1, checkpoint full, micro-batch 1 fits, 77.6 MB reserved of 83.9 MB "
-        "(tight); for the fastest layout there, the same search with --gpus 1"
+        f"fewest   1 GPU: dp 1, checkpoint full, micro-batch 1 fits, {reserved} reserved of "
+        "83.9 MB (tight); for the fastest layout there, the same search with --gpus 1"
     )
 
 

@@ -8,13 +8,16 @@ device type are cast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from torchfake._core import modes
 from torchfake._core.metadata import Metadata
 from torchfake._tensor.autocast import cache
 from torchfake._torch import autograd, numerics
+from torchfake._torch.contexts import Setting
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -95,10 +98,10 @@ def _onednn(
 
 def _inside(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any, Args, Kwargs]:
     """Cast inside of the kernel: it calls products that autocast lists."""
-    dtype = torch.get_autocast_dtype(device_type)
+    inside = device_type, torch.get_autocast_dtype(device_type)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with numerics.casting_inside(device_type, dtype):
+        with Setting(_get_inside, _set_inside, inside):
             return op(*args, **kwargs)
 
     return run, args, kwargs
@@ -117,6 +120,9 @@ def _product(op: Any, args: Args, kwargs: Kwargs, device_type: str) -> tuple[Any
 
     return run_and_cast, *_cast_all(args, kwargs, device_type, torch.float32)
 
+
+_get_inside = partial(getattr, modes.thread, "cast_inside")
+_set_inside = partial(setattr, modes.thread, "cast_inside")
 
 POLICY_NAMED: dict[str, Policy] = {
     "lower": _lower,

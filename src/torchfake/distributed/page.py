@@ -78,7 +78,7 @@ def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
         plan.class_name,
         answer_in(blocks),
         cards,
-        [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(code)],
+        [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(plan, code)],
         target=found.target if isinstance(found, TargetPlan) else "",
     )
 
@@ -90,10 +90,10 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Any]]:
         yield "Computation and communication over time", _timeline(plan)
 
 
-def _code(code: str) -> Iterator[tuple[str, Any]]:
+def _code(plan: Plan, code: str) -> Iterator[tuple[str, Any]]:
     if code:
         text = f'<pre tabindex="0"><code>{escape(code.rstrip())}</code></pre>'
-        yield "Code of this layout", text
+        yield f"Code of this layout{', which does not fit' * (plan.fits is False)}", text
 
 
 def _mesh(plan: Plan) -> str:

@@ -24,6 +24,7 @@ from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
 from torchfake.inspect.show.verdict import global_batch_text
+from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
@@ -51,8 +52,12 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
     precision = SHORT_PRECISIONS.get(found.strategy.precision, found.strategy.precision)
     yield verdict_on_plan(found.plan, of_all, precision)
     if found.remedy:
-        size = bytes_text(found.remedy_cpu_bytes or 0)
-        memory = f", with {size} of CPU memory per rank" if found.remedy_cpu_bytes else ""
+        memory = ""
+        if size := found.remedy_cpu_bytes:
+            links, ranks = found.plan.links, found.plan.layout.num_ranks
+            ranks = min(ranks, GPUS_PER_NODE if links is None else links.gpus_per_node)
+            of_node = f", {bytes_text(ranks * size)} for {ranks} ranks of a node" * (ranks > 1)
+            memory = f", with {bytes_text(size)} of CPU memory per rank{of_node}"
         yield "  try", f"{found.remedy}, which fits{memory}"
 
 

@@ -20,7 +20,8 @@ from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 def verdict_text(fit: Fit, counted: str, time: str) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
     begins with the verdict of tables and of JSON: yes, tight or no. If the allocator has to free
-    cached blocks, that follows.
+    cached blocks, that follows, and that it takes time. Where it is tight, what is left is less
+    than the error of estimates (docs/memory.md).
 
     Args:
         fit: the verdict.
@@ -31,6 +32,8 @@ def verdict_text(fit: Fit, counted: str, time: str) -> str:
     spare = compared_bytes(abs(fit.headroom_bytes))
     reserved = compared_bytes(fit.peak_reserved_bytes)
     left = f"{spare} {'to spare' if fit.fits else 'missing'}"
+    left += ", less than the error of 5 %" * (fit.verdict == "tight")
+    time += ", more while blocks are freed" * (fit.frees_cached_blocks and bool(time))
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
     where = ", ".join(filter(None, [f"on {fit.gpu}", time]))
     return f"{verdict}: {reserved} reserved of {usable}, {left}, {where}; {counted}"

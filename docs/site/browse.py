@@ -62,6 +62,12 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing of requests."""
 
 
+_RUN_OFF = """() => [...document.querySelectorAll("article :not(pre) > code")].filter((code) =>
+  !code.closest("table") && code.getBoundingClientRect().right > innerWidth
+).map((code) => code.textContent)"""
+"""Names in a text that are wider than the page."""
+
+
 def problems(folder: Path, shots: Path | None = None) -> Iterator[str]:
     """Open the pages in all widths and themes; what is wrong with them."""
     from playwright.sync_api import sync_playwright
@@ -107,6 +113,7 @@ def _problems_of_page(page: Any, address: str, name: str, shots: Path | None) ->
             wide = page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 yield f"{name} is {wide} pixels wide in a window of {width}"
+            yield from (f"{name}: {code} runs off at {width}" for code in page.evaluate(_RUN_OFF))
             if page.evaluate("document.documentElement.dataset.theme") != theme:
                 yield f"{name} is not {theme} where the reader's system is"
     page.set_viewport_size({"width": 1280, "height": 900})

@@ -27,6 +27,15 @@ def figures(docs: Path) -> str:
 
 
 def _figures(docs: Path) -> Iterator[str]:
+    for title, page, heading, column in (
+        ("Memory, as estimated and as published", "memory.md", "", 4),
+        ("Throughput of training, as planned and as published", "time.md", "", 3),
+        ("Serving, as planned and as published", "serving.md", "## Published figures", 3),
+    ):
+        text = (docs / page).read_text()
+        ratios = _ratios(text[text.index(heading) :], column)
+        drawn = chart(title, ratios, "estimate / published", is_log=False)
+        yield from (f"## {title}", "", f"{_spread(ratios)} of [a table]({page}).", "", drawn, "")
     fast = (docs / "performance.md").read_text()
     peers = ("torchfake", "meta", "FakeTensorMode")
     times = (
@@ -41,17 +50,8 @@ def _figures(docs: Path) -> Iterator[str]:
     )
     for title, unit, rows in times:
         yield from (f"## {title}", "", _compared(rows), "")
-        yield from (chart(title, rows, unit, is_log=True), "")
-    yield "How these were measured, and all other figures: [Performance](performance.md)."
-    for title, page, heading, column in (
-        ("Memory, as estimated and as published", "memory.md", "", 4),
-        ("Throughput of training, as planned and as published", "time.md", "", 3),
-        ("Serving, as planned and as published", "serving.md", "## Published figures", 3),
-    ):
-        text = (docs / page).read_text()
-        ratios = _ratios(text[text.index(heading) :], column)
-        drawn = chart(title, ratios, "estimate / published", is_log=False)
-        yield from ("", f"## {title}", "", f"{_spread(ratios)} of [a table]({page}).", "", drawn)
+        yield from (chart(title, rows, f"{unit}, log scale", is_log=True), "")
+    yield "How times were measured, and all others: [Performance](performance.md)."
 
 
 def _compared(rows: Rows) -> str:

@@ -7,8 +7,9 @@ Input: the text of a page. Output: its blocks, and what running them printed. Th
   ``SomeError: message``, the block must end by raising that. A ``python`` block without an
   ``output`` block prints nothing and raises nothing;
 - a ``python`` block that begins with ``>>>`` is a doctest;
-- a ``console`` block holds commands after ``$``, each followed by its output. Those that begin
-  with ``torchfake`` are run; a command without output under it is only required to succeed;
+- a ``console`` block holds commands after ``$``, each followed by its output; a command goes on
+  after a backslash at the end of a line. Those that begin with ``torchfake`` are run; a command
+  without output under it is only required to succeed;
 - in outputs, ``[...]`` stands for any text, and differences in white space do not count. Numbers
   are those of ``PAGE_TORCH``: on another torch, whose kernels take other memory, each may differ by
   a fifth, and the line of cuBLAS's workspaces may be missing: torch 2.15 keeps none.
@@ -92,9 +93,14 @@ def blocks(page: str) -> list[Block]:
 def commands(block: Block) -> list[Command]:
     """The commands of a console block."""
     found: list[Command] = []
+    goes_on = False
     for number, line in enumerate(block.text.splitlines(), block.line):
-        if line.startswith("$ "):
-            found.append(Command(line[2:], "", number))
+        if goes_on or line.startswith("$ "):
+            if not goes_on:
+                found.append(Command("", "", number))
+            goes_on = line.endswith("\\")
+            part = line.removeprefix("$ ").rstrip("\\").strip()
+            found[-1] = found[-1]._replace(text=f"{found[-1].text} {part}".strip())
         else:
             assert found, f"line {number}: output before any command"
             found[-1] = found[-1]._replace(output=f"{found[-1].output}{line}\n")

@@ -108,6 +108,14 @@ def test_a_notebook_with_the_name_of_a_guide_is_among_the_notebooks(tmp_path: Pa
 def test_each_figure_has_the_numbers_of_its_table() -> None:
     page = charts.figures(assemble.ROOT / "docs")
     assert page.count("<svg ") == 7
+    titles = re.findall(r"^## (.*)", page, re.MULTILINE)
+    assert [title.split(",")[0] for title in titles[:4]] == [
+        "Memory",
+        "Throughput of training",
+        "Serving",
+        "Building a model",
+    ]
+    assert page.count(", log scale</text>") == 4
     table = (assemble.ROOT / "docs" / "performance.md").read_text()
     row = re.search(r"^\| gelu \| ([\d.]+) \|", table, re.MULTILINE)
     assert row is not None

@@ -78,6 +78,16 @@ UNEVEN_COLUMNS = """() => {
   return found;
 }"""
 
+CUT_NUMBERS = """() => [...document.querySelectorAll(".tf .row > .num")].filter((cell) => {
+  if (!cell.checkVisibility() || !cell.textContent) return false;
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const own = range.getBoundingClientRect();
+  const around = cell.closest(".wide").getBoundingClientRect();
+  return own.right > around.right + 1 || own.left < around.left
+    || own.left < cell.previousElementSibling.getBoundingClientRect().right;
+}).map((cell) => cell.textContent)"""
+
 
 def axe_findings(page: Any) -> list[str]:
     """What axe finds on a page that is serious or critical."""
@@ -93,5 +103,5 @@ def axe_findings(page: Any) -> list[str]:
 
 def problems(page: Any) -> list[str]:
     """All that is wrong with the geometry and the colours of a page."""
-    asked = (TOO_WIDE, CUT_TEXTS, DIM_TEXTS_OF_FIGURES, UNEVEN_COLUMNS)
+    asked = (TOO_WIDE, CUT_TEXTS, DIM_TEXTS_OF_FIGURES, UNEVEN_COLUMNS, CUT_NUMBERS)
     return [line for function in asked for line in page.evaluate(function)]

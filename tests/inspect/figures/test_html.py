@@ -129,3 +129,20 @@ def test_a_table_that_fits_a_phone_is_whole() -> None:
     page = blocks_html([table([1], columns)]).removeprefix(STYLE)
     assert "wider" not in page
     assert "narrow" not in page
+
+
+def test_a_tree_says_which_columns_have_no_room() -> None:
+    columns = (
+        Column("module", lambda line: "x" * 20),
+        Column("output", lambda line: "y" * 50, need=7),
+        Column("parameters", lambda line: 10**9, "{:,}".format),
+        Column("active", lambda line: 10**9, "{:,}".format, need=3),
+    )
+    rows = table(range(2), columns)
+    tree = rows._replace(rows=[row._replace(indent=i) for i, row in enumerate(rows.rows)])
+    page = blocks_html([tree])
+    said = '<span class="below86">left out at this width: output</span>'
+    assert f'{said}<span class="below56">, active</span></p>' in page
+    assert "@container (width < 86ch) {.tf .from86 {display: none}}" in page
+    assert '<span class="text from86" style="width:50ch;min-width:28ch">' in page
+    assert '<span class="num" style="width:13ch">' in page

@@ -27,6 +27,10 @@ def escape(text: str) -> str:
 _NARROW = 46
 """The characters of a line on a phone."""
 
+_LABEL, _TEXT, _GAP = 40, 28, 2
+"""The characters of a name and of a text in a tree for which other columns make room, and those
+between columns."""
+
 OPEN_LEVELS = 2
 """The number of tree levels that are expanded initially."""
 
@@ -49,7 +53,13 @@ COLORS = {
 STYLE = """<style>
 .tf {font: 13px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums}
 .tf .wide {overflow-x: auto}
-.tf .row {display: flex; gap: 1.5em; white-space: pre; width: max-content}
+.tf .row {display: flex; gap: 2ch; white-space: pre; width: max-content; max-width: 100%;
+  --step: 2ch}
+.tf .row > * {flex: none}
+.tf .row > :first-child, .tf .row > .text {overflow: hidden; text-overflow: ellipsis}
+.tf .row > :first-child {flex-shrink: 1; box-sizing: border-box; min-width: 12ch;
+  padding-left: calc(var(--level) * var(--step))}
+.tf .row > .text {flex-shrink: 99}
 .tf summary.row {cursor: pointer; list-style: none}
 .tf summary.row::-webkit-details-marker {display: none}
 .tf summary.row > :first-child::before {content: "\\25B8  "; opacity: .6}
@@ -83,17 +93,7 @@ STYLE = """<style>
   .tf.tf.tf .narrow {display: revert}
   .tf.tf.tf .wider {display: none}
   .tf.tf.tf .grid .narrow td {white-space: normal; padding: 0 0 .3em 1em}
-}
-@media (max-width: 700px) {
-  .tf .row {margin-left: 0 !important}
-  .tf .row > :not(.num) ~ :not(.num) {order: 1}
-  .tf .row > :first-child {box-sizing: border-box; width: 44vw !important; flex: none;
-    overflow: hidden; text-overflow: ellipsis}
-  .tf div.row > :first-child {padding-left: calc(var(--level, 0) * .7em)}
-  .tf summary.row > :first-child {padding-left: calc((var(--level) - 1) * .7em)}
-  .tf details {--level: 1} .tf details details {--level: 2}
-  .tf details details details {--level: 3} .tf details details details details {--level: 4}
-  .tf details details details details details {--level: 5}
+  .tf .row {--step: .7em}
 }
 </style>"""
 
@@ -212,18 +212,23 @@ def _tree(block: Block) -> Iterator[str]:
         else:
             yield grid.line("div", row.name, grid.cells(row), row.indent)
     yield "</details>" * len(open_levels)
+    yield from grid.left_out()
 
 
 class _Grid:
-    """The columns of a tree and their widths, in characters."""
+    """The columns of a tree and their widths, in characters; columns go one by one, the least
+    needed first, where they are not whole, which a note says. Numbers are whole at any width.
+    """
 
     def __init__(self, block: Block) -> None:
         self.indices = block.filled()[1:]
         self.columns = [block.columns[i] for i in self.indices]
         self.header = [column.name for column in self.columns]
-        table = zip(self.header, *map(self.cells, block.rows), strict=True)
+        heads = (f"{name} " for name in self.header)  # bold, and so a little wider
+        table = zip(heads, *map(self.cells, block.rows), strict=True)
         self.widths = [max(map(len, cells)) for cells in table]
-        self.label_width = max(2 * row.indent + len(row.name) for row in block.rows)
+        self.label_width = max(2 * row.indent + len(row.name) for row in block.rows) + 4
+        self.room = self._room()
 
     def cells(self, row: Row) -> list[str]:
         """The texts of a row after its name."""
@@ -233,12 +238,48 @@ class _Grid:
     def line(self, tag: str, label: str, cells: Sequence[str], level: int, css: str = "") -> str:
         """One row, indented by its level."""
         bold = "b" if css else "span"  # inside the cell, since the unit ch is wider in bold type
-        width = f"width:{self.label_width - 2 * level + 4}ch"
+        width = f"width:{self.label_width}ch"
         first = f'<span style="{width}"><{bold}>{escape(label)}</{bold}></span>'
         others = "".join(
-            f'<span class="{"" if column.is_left else "num"}" style="width:{width}ch">'
-            f"<{bold}>{escape(cell)}</{bold}></span>"
-            for column, width, cell in zip(self.columns, self.widths, cells, strict=True)
+            f"<span{self._style(number)}><{bold}>{escape(cell)}</{bold}></span>"
+            for number, cell in enumerate(cells)
         )
-        style = f"margin-left:{2 * level}ch"
-        return f'<{tag} class="row {css}" style="{style}">{first}{others}</{tag}>'
+        return f'<{tag} class="row {css}" style="--level:{level}">{first}{others}</{tag}>'
+
+    def left_out(self) -> Iterator[str]:
+        """What hides columns where there is no room for them, and a note of those."""
+        if not self.room:
+            return
+        rules = (
+            f"@container (width < {room}ch) {{.tf .from{room} {{display: none}}}}\n"
+            f"@container (width >= {room}ch) {{.tf .below{room} {{display: none}}}}\n"
+            for room in dict.fromkeys(self.room.values())
+        )
+        yield f"<style>\n{''.join(rules)}</style>"
+        names = (
+            f'<span class="below{room}">{", " if said else "left out at this width: "}'
+            f"{escape(self.header[number])}</span>"
+            for said, (number, room) in enumerate(self.room.items())
+        )
+        yield f'<p class="dim">{"".join(names)}</p>'
+
+    def _room(self) -> dict[int, int]:
+        """The least width at which a column is shown, for those that may go, in this order."""
+        left = dict(enumerate(map(self._least, range(len(self.columns)))))
+        found = {}
+        for number in sorted(left, key=lambda number: -self.columns[number].need):
+            if self.columns[number].need:
+                label = min(self.label_width, _LABEL)
+                found[number] = label + sum(width + _GAP for width in left.values())
+                del left[number]
+        return found
+
+    def _least(self, number: int) -> int:
+        width = self.widths[number]
+        return min(width, _TEXT) if self.columns[number].is_left else width
+
+    def _style(self, number: int) -> str:
+        where = f"from{self.room[number]}" if number in self.room else ""
+        css = _classes("text" if self.columns[number].is_left else "num", where)
+        least = f";min-width:{self._least(number)}ch" * self.columns[number].is_left
+        return f'{css} style="width:{self.widths[number]}ch{least}"'

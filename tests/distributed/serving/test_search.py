@@ -227,13 +227,33 @@ def test_what_misses_a_limit_by_less_than_the_error_is_a_perhaps() -> None:
     assert searched(gpu="h100-80gb", gpus=1, tpot=far).perhaps is None
 
 
-def test_what_meets_a_limit_by_less_than_the_error_is_said_to() -> None:
+def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_to_be() -> None:
     (alone,) = searched(gpu="h100-80gb", gpus=1).offers
     assert alone.plan.steady is not None
     seconds = alone.plan.steady.seconds
-    near, far = (str(searched(gpu="h100-80gb", gpus=1, tpot=x * seconds)) for x in (1.05, 2))
-    assert "perhaps: nearer to a limit than the error" in near.splitlines()[0]
+    near, far, past = (
+        str(searched(gpu="h100-80gb", gpus=1, tpot=x * seconds)) for x in (1.05, 2, 1 / 1.1)
+    )
+    said = f"each token {seconds_text(seconds)} (perhaps: "
+    assert f"{said}5 % below its limit, less than the error of 16 %)" in near.splitlines()[0]
     assert "perhaps" not in far
+    of_missed = f"{said}10 % past its limit, less than the error of 16 %)"
+    for row in ("nearest", "perhaps"):
+        (line,) = (line for line in past.splitlines() if line.startswith(row))
+        assert of_missed in line
+
+
+def test_fewer_bits_near_to_a_limit_are_a_perhaps_too() -> None:
+    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059}
+    given["users"] = served(utilization=0.0059).most_users_on_average + 1
+    ((_, offer),) = searched(**given).remedies
+    seconds = offer.plan.steady.seconds  # type: ignore[union-attr]
+    (line,) = (
+        line
+        for line in str(searched(**given, tpot=1.05 * seconds)).splitlines()
+        if line.startswith("fewer bits")
+    )
+    assert f"each token {seconds_text(seconds)} (perhaps: 5 % below its limit" in line
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

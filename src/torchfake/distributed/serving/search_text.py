@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.offers import MORE_GPUS, NO_LIMITS, Limits, Offer, ServingSearch
+from torchfake.distributed.serving.offers import MORE_GPUS, Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
 from torchfake.inspect.records.record import shown
@@ -68,16 +68,18 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         ways = number_text(len(found.offers), "way")
         asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
         yield "fits", f"no: none of {ways} serves {asked}"
-        yield "  try", [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
+        yield (
+            "  try",
+            [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies],
+        )
         yield "  else", _else(found)
         yield "nearest", [*_nearest(found)]
     yield from _best(found)
     if found.fits and found.remedies:
         ((change, offer),) = found.remedies
-        yield "fewer bits", f"{change}: {_offer_text(offer)}"
+        yield "fewer bits", f"{change}: {_offer_text(found, offer)}"
     if found.perhaps is not None:
-        text = f"{_offer_text(found.perhaps)}, past a limit by less than the error"
-        yield "perhaps", text
+        yield "perhaps", _offer_text(found, found.perhaps)
     yield "serves", served_text(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out
@@ -111,23 +113,22 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     average = " at the average length of their sequences" * (plan.verdict == "tight")
     past = f", {plan.past}" * bool(plan.past)
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
-    near = ", perhaps: nearer to a limit than the error" * found.limits.may_be_missed_by(plan)
-    how = f"serves {users}{average}{limits}{near}{past}"
+    how = f"serves {users}{average}{limits}{past}"
     if found.least_hourly is None:
-        yield "fewest", f"{_offer_text(answer)}; {how}"
+        yield "fewest", f"{_offer_text(found, answer)}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
         by = "by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
-        yield "cheapest", f"{_offer_text(answer)}; {by}{of_priced}; {how}"
+        yield "cheapest", f"{_offer_text(found, answer)}; {by}{of_priced}; {how}"
     yield "  error", error_text(plan)
     yield from (("note", note) for note in plan.notes)
     if cheapest is not None and cheapest is not answer:
-        yield "  by token", f"{_offer_text(cheapest)}, the cheapest by the token"
+        yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
     if fewest is not answer:
-        yield "fewest", _offer_text(fewest)
+        yield "fewest", _offer_text(found, fewest)
     if fastest is not answer and fastest is not fewest:
-        yield "fastest", f"{_offer_text(fastest)}, the most on each GPU"
+        yield "fastest", f"{_offer_text(found, fastest)}, the most on each GPU"
 
 
 def _tried(found: ServingSearch) -> str:
@@ -153,15 +154,14 @@ def limits_text(limits: Limits) -> str:
     return found
 
 
-def _offer_text(offer: Offer) -> str:
-    steady = offer.plan.steady
-    assert steady is not None
+def _offer_text(found: ServingSearch, offer: Offer) -> str:
+    """A way to serve, what a user of it sees, and what it yields and costs."""
     price = ""
     if offer.price is not None:
         price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
-    return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
+    return f"{_reached(found.limits, offer)}, {rate}{price}"
 
 
 def _where(offer: Offer) -> str:
@@ -169,29 +169,38 @@ def _where(offer: Offer) -> str:
     return f"{offer.num_gpus} x {offer.gpu}{formats_text(offer.plan)}{layout}"
 
 
-def _seen(steady: Steady, limits: Limits = NO_LIMITS) -> str:
-    """What a user sees, and how far it is past its limits."""
+def _seen(limits: Limits, found: ServingPlan, steady: Steady) -> str:
+    """What a user sees; of a time that is past its limit, or nearer to it than the error, how far
+    it is from it. "perhaps" is said where no time is past its limit by more than the error.
+    """
+    shares, near = limits.shares(steady), limits.near(found, steady)
+    may_hold = limits.missed_by(steady).keys() <= near.keys()
     times = {"first token": steady.first_token_seconds, "each token": steady.seconds}
-    past = limits.missed_by(steady)
-    return ", ".join(
-        f"{name} {seconds_text(seconds)}" + (f" ({past_text(past[name])})" if name in past else "")
-        for name, seconds in times.items()
-    )
+    texts = []
+    for name, seconds in times.items():
+        text = f"{name} {seconds_text(seconds)}"
+        if name in near:
+            error = f"less than the error of {100 * near[name]:.0f} %"
+            text += f" ({'perhaps: ' * may_hold}{past_text(shares[name])}, {error})"
+        elif shares.get(name, 0) > 1:
+            text += f" ({past_text(shares[name])})"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def past_text(share: float) -> str:
-    """How far a time is past its limit, of which it is so many times."""
-    past = f"{max(100 * (share - 1), 1):.0f} % past" if share < 2 else f"{share:.1f} times"
-    return f"{past} its limit"
+    """How far a time is from its limit, of which it is so many times."""
+    if share >= 2:
+        return f"{share:.1f} times its limit"
+    return f"{max(100 * abs(share - 1), 1):.0f} % {'past' if share > 1 else 'below'} its limit"
 
 
 def _reached(limits: Limits, offer: Offer) -> str:
-    """What a way that does not meet the limits reaches, and by how much it misses them."""
+    """What a way reaches: its times, or how many users of those that are asked for."""
     plan = offer.plan
     if plan.steady is None or not plan.fits:
         return f"{_where(offer)}: {lacking_text(plan)}"
-    near = "; perhaps: by less than the error" * limits.may_hold_for(plan)
-    return f"{_where(offer)}: {_seen(plan.steady, limits)}{near}"
+    return f"{_where(offer)}: {_seen(limits, plan, plan.steady)}"
 
 
 def _else(found: ServingSearch) -> str:
@@ -211,10 +220,10 @@ def _nearest(found: ServingSearch) -> Iterator[str]:
         yield _reached(found.limits, found.closest)
     if found.nearest is not None:
         users, offer = found.nearest
-        seen = _seen(dict(offer.plan.by_users)[users])
+        seen = _seen(found.limits, offer.plan, dict(offer.plan.by_users)[users])
         yield f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
         return
-    alone = [offer.plan.by_users[0][1] for offer in found.offers if offer.plan.by_users]
+    alone = [(x.plan, x.plan.by_users[0][1]) for x in found.offers if x.plan.by_users]
     if alone:
-        least = min(alone, key=lambda steady: max(found.limits.missed_by(steady).values()))
-        yield f"no number of users: one alone sees {_seen(least, found.limits)}"
+        plan, least = min(alone, key=lambda each: max(found.limits.missed_by(each[1]).values()))
+        yield f"even one user is past the limits: {_seen(found.limits, plan, least)}"

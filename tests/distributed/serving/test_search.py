@@ -10,8 +10,9 @@ from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
 from torchfake.inspect.figures.page import html_page
-from torchfake.inspect.records.record import on_page
+from torchfake.inspect.records.record import on_page, shown
 from torchfake.inspect.records.units import seconds_text
+from torchfake.inspect.show.layout import narrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -181,10 +182,32 @@ def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
     given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
     tight, whole = (str(searched(users=n, **given)).splitlines()[0] for n in (users, users - 1))
     assert tight.endswith(f"serves {users} users at the average length of their sequences")
+    assert tight.startswith("fewest   1 x h100-80gb in bf16, tight: first token ")
     assert whole.endswith(f"serves {users - 1} users")
+    assert "tight" not in whole
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
+def test_with_prices_the_fewest_are_named_where_they_are_fewer(found: ServingSearch) -> None:
+    assert found.fewest is not found.answer  # both are one GPU
+    assert "\nfewest " not in str(found)
+    given = {"utilization": 0.0059, "weights": "bf16"}
+    of_h100, *_ = searched(**given, gpu="h100-80gb").offers
+    users = of_h100.plan.most_users_on_average + 1
+    other = str(searched(**given, users=users, prices={"a100": 3, "h100": 0.1}))
+    assert other.startswith("cheapest    2 x h100-80gb ")
+    assert "\nfewest      1 x a100-80gb " in other
+
+
+def test_on_a_phone_whether_it_fits_and_the_price_stay(found: ServingSearch) -> None:
+    _, ways = shown(found)
+    on_phone = narrowed(ways, 46)
+    names = [ways.columns[i].name for i in on_phone.shown]
+    assert names == ["GPUs", "each token", "fits", "price/hour"]
+    assert {"weights", "layout", "first token"} == {ways.columns[i].name for i in on_phone.under}
+    assert on_phone.left_out == ["each GPU", "most users", "price/1M"]
+
+
     assert "of GPUs with a price" not in str(found)
     some = str(searched(prices={"h100": 3})).splitlines()[0]
     assert "3.00 an hour" in some

@@ -48,6 +48,13 @@ class Limits:
             self.missed_by(steady).keys() <= self.near(found, steady).keys()
         )  # fmt: skip
 
+    def may_be_missed_by(self, found: ServingPlan) -> bool:
+        """Whether a time that meets its limit is nearer to it than the error."""
+        steady = found.steady
+        return steady is not None and bool(
+            self.near(found, steady).keys() - self.missed_by(steady).keys()
+        )
+
     def shares(self, steady: Steady) -> dict[str, float]:
         """The times that have limits, each with how many times the limit it is."""
         return {TIMES[name]: seconds / limit for name, seconds, limit in self._compared(steady)}

@@ -30,19 +30,20 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         steady = offer.plan.steady
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
 
+    of_first = "plan.steady.first_token_seconds"
     return (
         Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
-        Column("weights", "plan.weights", need=2, under="weights in "),
-        Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
-        Column("layout", "mesh", need=3, under="layout "),
-        Column("first token", "plan.steady.first_token_seconds", seconds_text),
-        Column("each token", "plan.steady.seconds", seconds_text),
-        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=2),
-        Column("most users", lambda offer: _most_users(offer.plan), str, need=4),
-        Column("fits", "plan.verdict", emphasis=VERDICT, need=1),
-        Column("misses", missed, need=1, under="misses "),
-        Column("price/hour", "hourly", "{:,.2f}".format),
-        Column("price/1M", "price", "{:,.2f}".format, need=5),
+        Column("weights", "plan.weights", need=4, under="weights in "),
+        Column("cache", "plan.server.serve.dtype_name", need=4, under="cache in "),
+        Column("layout", "mesh", need=5, under="layout "),
+        Column("first token", of_first, seconds_text, need=3, under="first token "),
+        Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
+        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
+        Column("most users", lambda offer: _most_users(offer.plan), str, need=6),
+        Column("fits", "plan.verdict", emphasis=VERDICT),
+        Column("misses", missed, need=3, under="misses "),
+        Column("price/hour", "hourly", "{:,.2f}".format, need=1),
+        Column("price/1M", "price", "{:,.2f}".format, need=7),
     )
 
 
@@ -111,23 +112,23 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         return
     plan = answer.plan
     average = " at the average length of their sequences" * (plan.verdict == "tight")
-    past = f", {plan.past}" * bool(plan.past)
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
-    how = f"serves {users}{average}{limits}{past}"
+    what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
+    how = f"serves {users}{average}{limits}"
     if found.least_hourly is None:
-        yield "fewest", f"{_offer_text(found, answer)}; {how}"
+        yield "fewest", f"{what}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
         by = "by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
-        yield "cheapest", f"{_offer_text(found, answer)}; {by}{of_priced}; {how}"
+        yield "cheapest", f"{what}; {by}{of_priced}; {how}"
     yield "  error", error_text(plan)
     yield from (("note", note) for note in plan.notes)
     if cheapest is not None and cheapest is not answer:
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
-    if fewest is not answer:
+    if has_fewer := fewest.num_gpus < answer.num_gpus:
         yield "fewest", _offer_text(found, fewest)
-    if fastest is not answer and fastest is not fewest:
+    if fastest is not answer and not (has_fewer and fastest is fewest):
         yield "fastest", f"{_offer_text(found, fastest)}, the most on each GPU"
 
 
@@ -200,7 +201,8 @@ def _reached(limits: Limits, offer: Offer) -> str:
     plan = offer.plan
     if plan.steady is None or not plan.fits:
         return f"{_where(offer)}: {lacking_text(plan)}"
-    return f"{_where(offer)}: {_seen(limits, plan, plan.steady)}"
+    tight = ", tight" * (plan.verdict == "tight")
+    return f"{_where(offer)}{tight}: {_seen(limits, plan, plan.steady)}"
 
 
 def _else(found: ServingSearch) -> str:

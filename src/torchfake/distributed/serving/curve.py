@@ -233,7 +233,7 @@ def _(found: ServingSearch) -> list[OnPage]:
     plan, priced = shown_first.plan, shown_first.hourly
     price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
     cards = _cards(plan, found.limits)
-    nearest = "" if found.fits else ", the nearest"
+    nearest = "" if found.fits else ", nearest of those tried"
     cards = {f"{name}{nearest * (name == 'GPUs')}": each for name, each in cards.items()}
     cards = {**price, **cards, "ways tried": f"{len(found.offers):,}"}
     curve = _curve(plan, f", on {shown_first.num_gpus} x {shown_first.gpu}{nearest}")

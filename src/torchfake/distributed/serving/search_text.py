@@ -66,15 +66,13 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
 
 def _offers(found: ServingSearch) -> Iterator[Line]:
     if not found.fits:
-        ways = number_text(len(found.offers), "way")
+        most = max(offer.num_gpus for offer in found.offers)
+        on = "up to " * (most > 1) + number_text(most, "GPU")
         asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
-        yield "fits", f"no: none of {ways} serves {asked}"
-        yield (
-            "  try",
-            [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies],
-        )
+        yield "fits", f"no way on {on} serves {asked}"
+        yield "  try", [f"{change}: {_offer_text(found, each)}" for change, each in found.remedies]
         yield "  else", _else(found)
-        yield "nearest", [*_nearest(found)]
+        yield "nearest tried", [*_nearest(found)]
     yield from _best(found)
     if found.fits and found.remedies:
         ((change, offer),) = found.remedies
@@ -134,9 +132,12 @@ def _best(found: ServingSearch) -> Iterator[Line]:
 
 def _tried(found: ServingSearch) -> str:
     refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
-    kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
+    most = dict[str, int]()
+    for offer in found.offers:
+        most[offer.gpu] = max(most.get(offer.gpu, 0), offer.num_gpus)
+    kinds = " or ".join(f"{number} x {gpu}" for gpu, number in most.items())
     ways = number_text(len(found.offers), "way")
-    return f"{ways} on {kinds}, {_formats(found.offers)}{refused}"
+    return f"{ways} on up to {kinds}, {_formats(found.offers)}{refused}"
 
 
 def _formats(offers: Sequence[Offer]) -> str:
@@ -210,8 +211,9 @@ def _else(found: ServingSearch) -> str:
     if found.almost is None:
         return ""
     formats = _formats([offer for _, offer in found.failed])
-    nearest = _reached(found.limits, found.almost[1])
-    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; nearest {nearest}"
+    change, offer = found.almost
+    nearest = f"nearest with {change} is {_reached(found.limits, offer)}"
+    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; {nearest}"
 
 
 def _nearest(found: ServingSearch) -> Iterator[str]:

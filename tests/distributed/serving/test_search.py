@@ -10,8 +10,9 @@ from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
 from torchfake.inspect.figures.page import html_page
-from torchfake.inspect.records.record import on_page
+from torchfake.inspect.records.record import on_page, shown
 from torchfake.inspect.records.units import seconds_text
+from torchfake.inspect.show.layout import narrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -95,7 +96,7 @@ def test_what_is_nearest_is_the_most_users_that_meet_the_limits() -> None:
     assert not limited.fits
     assert limited.nearest is not None
     assert limited.nearest[0] == users
-    assert f"{users} users on 1 x h100-80gb" in str(limited).split("nearest  ")[1]
+    assert f"{users} users on 1 x h100-80gb" in str(limited).split("nearest tried  ")[1]
 
 
 def test_a_price_is_that_of_a_million_tokens(found: ServingSearch) -> None:
@@ -125,7 +126,7 @@ def test_limits_leave_out_what_is_slower() -> None:
     none = searched(ttft=1e-9)
     assert (none.fits, none.fewest) == (False, None)
     assert str(none).startswith(
-        "fits     no: none of 6 ways serves 4 users, the first token within "
+        "fits           no way on up to 2 GPUs serves 4 users, the first token within "
     )
 
 
@@ -139,8 +140,9 @@ def test_where_nothing_meets_the_limits_changes_are_named_with_which_something_d
     assert (eight.num_gpus, two.num_gpus) == (1, 2)
     assert eight.to_dict() in [o.to_dict() for o in searched(cache_dtype="fp8", **given).offers]
     assert two.to_dict() in [o.to_dict() for o in searched(**{**given, "gpus": 2}).offers]
-    assert "  try    --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8: first token " in str(
-        none
+    assert (
+        "  try          --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8: first token "
+        in str(none)
     )
     assert [each["change"] for each in none.to_dict()["remedies"]] == [fewer, more]
     assert searched(ttft=1e-9).remedies == ()
@@ -180,8 +182,30 @@ def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
     assert users <= some.most_users_on_average
     given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
     tight, whole = (str(searched(users=n, **given)).splitlines()[0] for n in (users, users - 1))
+    assert tight.startswith("fewest   1 x h100-80gb in bf16, tight: first token ")
     assert tight.endswith(f"serves {users} users at the average length of their sequences")
+    assert "tight" not in whole
     assert whole.endswith(f"serves {users - 1} users")
+
+
+def test_with_prices_the_fewest_are_named_where_they_are_fewer(found: ServingSearch) -> None:
+    assert found.fewest is not found.answer  # both are one GPU
+    assert "\nfewest " not in str(found)
+    given = {"utilization": 0.0059, "weights": "bf16"}
+    of_h100, *_ = searched(**given, gpu="h100-80gb").offers
+    users = of_h100.plan.most_users_on_average + 1
+    other = str(searched(**given, users=users, prices={"a100": 3, "h100": 0.1}))
+    assert other.startswith("cheapest    2 x h100-80gb ")
+    assert "\nfewest      1 x a100-80gb " in other
+
+
+def test_on_a_phone_whether_it_fits_and_the_price_stay(found: ServingSearch) -> None:
+    _, ways = shown(found)
+    on_phone = narrowed(ways, 46)
+    names = [ways.columns[i].name for i in on_phone.shown]
+    assert names == ["GPUs", "each token", "fits", "price/hour"]
+    assert {"weights", "layout", "first token"} == {ways.columns[i].name for i in on_phone.under}
+    assert on_phone.left_out == ["each GPU", "most users", "price/1M"]
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
@@ -223,17 +247,42 @@ def test_what_misses_a_limit_by_less_than_the_error_is_a_perhaps() -> None:
     near, far = seconds / (1 + error / 2), seconds / (1 + 2 * error)
     found = searched(gpu="h100-80gb", gpus=1, tpot=near)
     assert (found.fits, found.perhaps and found.perhaps.mesh) == (False, "1 GPU")
-    assert "perhaps  1 x h100-80gb in bf16: first token " in str(found)
+    assert "\nperhaps        1 x h100-80gb in bf16: first token " in str(found)
+    assert str(found).startswith(
+        "fits           no way on 1 GPU serves 4 users, each token within "
+    )
     assert searched(gpu="h100-80gb", gpus=1, tpot=far).perhaps is None
 
 
-def test_what_meets_a_limit_by_less_than_the_error_is_said_to() -> None:
+def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_to_be() -> None:
     (alone,) = searched(gpu="h100-80gb", gpus=1).offers
     assert alone.plan.steady is not None
     seconds = alone.plan.steady.seconds
-    near, far = (str(searched(gpu="h100-80gb", gpus=1, tpot=x * seconds)) for x in (1.05, 2))
-    assert "perhaps: nearer to a limit than the error" in near.splitlines()[0]
+    near, far, past = (
+        str(searched(gpu="h100-80gb", gpus=1, tpot=x * seconds)) for x in (1.05, 2, 1 / 1.1)
+    )
+    said = f"each token {seconds_text(seconds)} (perhaps: "
+    assert f"{said}5 % below its limit, less than the error of 16 %)" in near.splitlines()[0]
     assert "perhaps" not in far
+    (page,) = on_page(searched(gpu="h100-80gb", gpus=1, tpot=1.05 * seconds))
+    assert page.verdict == "tight"  # the colour of a perhaps
+    of_missed = f"{said}10 % past its limit, less than the error of 16 %)"
+    for row in ("nearest", "perhaps"):
+        (line,) = (line for line in past.splitlines() if line.startswith(row))
+        assert of_missed in line
+
+
+def test_fewer_bits_near_to_a_limit_are_a_perhaps_too() -> None:
+    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059}
+    given["users"] = served(utilization=0.0059).most_users_on_average + 1
+    ((_, offer),) = searched(**given).remedies
+    seconds = offer.plan.steady.seconds  # type: ignore[union-attr]
+    (line,) = (
+        line
+        for line in str(searched(**given, tpot=1.05 * seconds)).splitlines()
+        if line.startswith("fewer bits")
+    )
+    assert f"each token {seconds_text(seconds)} (perhaps: 5 % below its limit" in line
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:
@@ -298,14 +347,19 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     none = searched(tpot=1e-9)
     each = min(x.plan.steady.seconds for x in none.offers if x.plan.steady)
     text = str(none)
-    closest = text.split("\nnearest  ")[1].splitlines()[0]
+    closest, of_one = text.split("\nnearest tried  ")[1].splitlines()[:2]
     assert f"each token {seconds_text(each)} ({each / 1e-9:.1f} times its limit)" in closest
+    assert of_one.lstrip().startswith("even one user is past the limits: first token ")
+    assert "6 ways on up to 2 x a100-80gb or 2 x h100-80gb, " in text
     assert {x.gpu for x in none.best} == {*KINDS}
     assert text.count("  each token\n") == len(none.best)  # the column of what is missed
     assert "none of which meets the limits" in text
     change, offer = none.almost or ("", none.closest)
     assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
-    assert "  else   no way on up to 4 times the GPUs does, with weights in bf16, fp8, int8" in text
+    assert (
+        "  else         no way on up to 4 times the GPUs does, with weights in bf16, fp8, " in text
+    )
+    assert f"; nearest with {change} is 8 x " in text
     assert none.to_dict()["almost"]["change"] == change
 
 
@@ -314,7 +368,7 @@ def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
     (page,) = on_page(none)
     each = none.closest.plan.steady.seconds  # type: ignore[union-attr]
     assert page.cards[f"each token, {each / 1e-9:.1f} times its limit"] == seconds_text(each)
-    assert page.cards["GPUs, the nearest"].startswith(f"{none.closest.num_gpus} x ")
+    assert page.cards["GPUs, nearest of those tried"].startswith(f"{none.closest.num_gpus} x ")
     assert "No way on up to 4 times the GPUs does, " in html_page([none]).split("<main>")[0]
 
 

@@ -158,7 +158,9 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         }
         tried = served(**given, **asked)
         assert tried.fits
-        assert serves == f"{tried.most_users_on_average:,} users"
+        average, full = tried.most_users_on_average, tried.most_users
+        assert average != full
+        assert serves == f"{average:,} users at their average length, {full:,} with full contexts"
         numbers.append(tried.server.axes.num_ranks)
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers
@@ -171,7 +173,7 @@ def test_changes_are_combined_where_none_alone_suffices() -> None:
     cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
     found = served(users=users, utilization=0.0059)
-    assert found.remedy.endswith(" users")
+    assert found.remedy.endswith(" with full contexts")
     assert "--weights fp8 --cache-dtype fp8, which serves " in found.remedy
 
 

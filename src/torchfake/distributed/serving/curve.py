@@ -233,13 +233,13 @@ def _(found: ServingSearch) -> list[OnPage]:
     plan, priced = shown_first.plan, shown_first.hourly
     price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
     cards = _cards(plan, found.limits)
-    nearest = "" if found.fits else ", the nearest"
+    nearest = "" if found.fits else ", nearest of those tried"
     cards = {f"{name}{nearest * (name == 'GPUs')}": each for name, each in cards.items()}
     cards = {**price, **cards, "ways tried": f"{len(found.offers):,}"}
     curve = _curve(plan, f", on {shown_first.num_gpus} x {shown_first.gpu}{nearest}")
     sections = [*[("Ways to serve", ways)] * bool(ways), ("Details", [lines]), *curve]
-    verdict = "tight" if plan.past or plan.verdict == "tight" else "yes"
-    verdict = verdict if found.fits else "no"
+    is_tight = plan.past or plan.verdict == "tight" or found.limits.may_be_missed_by(plan)
+    verdict = "no" if not found.fits else "tight" if is_tight else "yes"
     return [OnPage(plan.class_name, lines.rows[0], cards, sections, verdict, found.target)]
 
 

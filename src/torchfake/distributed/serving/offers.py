@@ -43,26 +43,36 @@ class Limits:
         """Whether no user waits for memory, and no time is past its limit by more than the error
         that is known of such times.
         """
-        return found.steady is not None and found.fits and all(
-            seconds <= limit * (1 + error) for error, seconds, limit in self._with_errors(found)
+        steady = found.steady
+        return steady is not None and found.fits and (
+            self.missed_by(steady).keys() <= self.near(found, steady).keys()
         )  # fmt: skip
 
     def may_be_missed_by(self, found: ServingPlan) -> bool:
-        """Whether a time that meets its limit is so near that the error may be larger."""
-        return any(
-            seconds <= limit < seconds * (1 + error)
-            for error, seconds, limit in self._with_errors(found)
+        """Whether a time that meets its limit is nearer to it than the error."""
+        steady = found.steady
+        return steady is not None and bool(
+            self.near(found, steady).keys() - self.missed_by(steady).keys()
         )
+
+    def shares(self, steady: Steady) -> dict[str, float]:
+        """The times that have limits, each with how many times the limit it is."""
+        return {TIMES[name]: seconds / limit for name, seconds, limit in self._compared(steady)}
 
     def missed_by(self, steady: Steady) -> dict[str, float]:
         """The times that are past their limits, each with how many times the limit it is."""
-        shares = ((TIMES[name], seconds / limit) for name, seconds, limit in self._compared(steady))
-        return {name: share for name, share in shares if share > 1}
+        return {name: share for name, share in self.shares(steady).items() if share > 1}
 
-    def _with_errors(self, found: ServingPlan) -> Iterator[tuple[float, float, float]]:
-        """Error, seconds, limit; without errors where none are known."""
-        for name, seconds, limit in self._compared(found.steady) if found.steady else ():
-            yield (found.errors or {}).get(name, 0.0), seconds, limit
+    def near(self, found: ServingPlan, steady: Steady) -> dict[str, float]:
+        """The times of a plan that are nearer to their limits, on either side, than the error that
+        is known of such times, each with that error.
+        """
+        errors = {name: (found.errors or {}).get(name, 0.0) for name in TIMES}
+        return {
+            TIMES[name]: errors[name]
+            for name, seconds, limit in self._compared(steady)
+            if seconds <= limit * (1 + errors[name]) and limit < seconds * (1 + errors[name])
+        }
 
     def _compared(self, steady: Steady) -> Iterator[tuple[str, float, float]]:
         """The name of a time, as in the errors of a plan, its seconds and their limit."""

@@ -14,6 +14,7 @@ from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import has_kernels
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
+from torchfake.inspect.records.units import number_text
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 IN_8_BITS = ("fp8", "int8")
@@ -35,10 +36,17 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
         fewest = tried.num_gpus
         where = [] if fewest == own and options else [_layout_text(tried)]
         text = " ".join([*options, *where])
-        remedies.append(f"{text}, which serves {tried.most_users_on_average:,} users")
+        remedies.append(f"{text}, which serves {_most_text(tried)}")
         if fewest == own:
             break
     return replace(found, remedy="; or ".join(remedies))
+
+
+def _most_text(found: ServingPlan) -> str:
+    """The most users that fit, by the length of their sequences."""
+    average = number_text(found.most_users_on_average, "user")
+    full = f" at their average length, {found.most_users:,} with full contexts"
+    return average + full * (found.most_users != found.most_users_on_average)
 
 
 def _formats(found: ServingPlan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.offers import MORE_GPUS, NO_LIMITS, Limits, Offer, ServingSearch
+from torchfake.distributed.serving.offers import MORE_GPUS, Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
 from torchfake.inspect.records.record import shown
@@ -30,19 +30,20 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         steady = offer.plan.steady
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
 
+    of_first = "plan.steady.first_token_seconds"
     return (
         Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
-        Column("weights", "plan.weights", need=2, under="weights in "),
-        Column("cache", "plan.server.serve.dtype_name", need=2, under="cache in "),
-        Column("layout", "mesh", need=3, under="layout "),
-        Column("first token", "plan.steady.first_token_seconds", seconds_text),
-        Column("each token", "plan.steady.seconds", seconds_text),
-        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=2),
-        Column("most users", lambda offer: _most_users(offer.plan), str, need=4),
-        Column("fits", "plan.verdict", emphasis=VERDICT, need=1),
-        Column("misses", missed, need=1, under="misses "),
-        Column("price/hour", "hourly", "{:,.2f}".format),
-        Column("price/1M", "price", "{:,.2f}".format, need=5),
+        Column("weights", "plan.weights", need=4, under="weights in "),
+        Column("cache", "plan.server.serve.dtype_name", need=4, under="cache in "),
+        Column("layout", "mesh", need=5, under="layout "),
+        Column("first token", of_first, seconds_text, need=3, under="first token "),
+        Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
+        Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
+        Column("most users", lambda offer: _most_users(offer.plan), str, need=6),
+        Column("fits", "plan.verdict", emphasis=VERDICT),
+        Column("misses", missed, need=3, under="misses "),
+        Column("price/hour", "hourly", "{:,.2f}".format, need=1),
+        Column("price/1M", "price", "{:,.2f}".format, need=7),
     )
 
 
@@ -65,19 +66,19 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
 
 def _offers(found: ServingSearch) -> Iterator[Line]:
     if not found.fits:
-        ways = number_text(len(found.offers), "way")
+        most = max(offer.num_gpus for offer in found.offers)
+        on = "up to " * (most > 1) + number_text(most, "GPU")
         asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
-        yield "fits", f"no: none of {ways} serves {asked}"
-        yield "  try", [f"{change}: {_offer_text(offer)}" for change, offer in found.remedies]
+        yield "fits", f"no way on {on} serves {asked}"
+        yield "  try", [f"{change}: {_offer_text(found, each)}" for change, each in found.remedies]
         yield "  else", _else(found)
-        yield "nearest", [*_nearest(found)]
+        yield "nearest tried", [*_nearest(found)]
     yield from _best(found)
     if found.fits and found.remedies:
         ((change, offer),) = found.remedies
-        yield "fewer bits", f"{change}: {_offer_text(offer)}"
+        yield "fewer bits", f"{change}: {_offer_text(found, offer)}"
     if found.perhaps is not None:
-        text = f"{_offer_text(found.perhaps)}, past a limit by less than the error"
-        yield "perhaps", text
+        yield "perhaps", _offer_text(found, found.perhaps)
     yield "serves", served_text(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out
@@ -109,32 +110,34 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         return
     plan = answer.plan
     average = " at the average length of their sequences" * (plan.verdict == "tight")
-    past = f", {plan.past}" * bool(plan.past)
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
-    near = ", perhaps: nearer to a limit than the error" * found.limits.may_be_missed_by(plan)
-    how = f"serves {users}{average}{limits}{near}{past}"
+    what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
+    how = f"serves {users}{average}{limits}"
     if found.least_hourly is None:
-        yield "fewest", f"{_offer_text(answer)}; {how}"
+        yield "fewest", f"{what}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
         by = "by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
-        yield "cheapest", f"{_offer_text(answer)}; {by}{of_priced}; {how}"
+        yield "cheapest", f"{what}; {by}{of_priced}; {how}"
     yield "  error", error_text(plan)
     yield from (("note", note) for note in plan.notes)
     if cheapest is not None and cheapest is not answer:
-        yield "  by token", f"{_offer_text(cheapest)}, the cheapest by the token"
-    if fewest is not answer:
-        yield "fewest", _offer_text(fewest)
-    if fastest is not answer and fastest is not fewest:
-        yield "fastest", f"{_offer_text(fastest)}, the most on each GPU"
+        yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
+    if has_fewer := fewest.num_gpus < answer.num_gpus:
+        yield "fewest", _offer_text(found, fewest)
+    if fastest is not answer and not (has_fewer and fastest is fewest):
+        yield "fastest", f"{_offer_text(found, fastest)}, the most on each GPU"
 
 
 def _tried(found: ServingSearch) -> str:
     refused = f"; {found.refused} layouts do not suit the model" if found.refused else ""
-    kinds = ", ".join(dict.fromkeys(offer.gpu for offer in found.offers))
+    most = dict[str, int]()
+    for offer in found.offers:
+        most[offer.gpu] = max(most.get(offer.gpu, 0), offer.num_gpus)
+    kinds = " or ".join(f"{number} x {gpu}" for gpu, number in most.items())
     ways = number_text(len(found.offers), "way")
-    return f"{ways} on {kinds}, {_formats(found.offers)}{refused}"
+    return f"{ways} on up to {kinds}, {_formats(found.offers)}{refused}"
 
 
 def _formats(offers: Sequence[Offer]) -> str:
@@ -153,15 +156,14 @@ def limits_text(limits: Limits) -> str:
     return found
 
 
-def _offer_text(offer: Offer) -> str:
-    steady = offer.plan.steady
-    assert steady is not None
+def _offer_text(found: ServingSearch, offer: Offer) -> str:
+    """A way to serve, what a user of it sees, and what it yields and costs."""
     price = ""
     if offer.price is not None:
         price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
-    return f"{_where(offer)}: {_seen(steady)}, {rate}{price}"
+    return f"{_reached(found.limits, offer)}, {rate}{price}"
 
 
 def _where(offer: Offer) -> str:
@@ -169,29 +171,39 @@ def _where(offer: Offer) -> str:
     return f"{offer.num_gpus} x {offer.gpu}{formats_text(offer.plan)}{layout}"
 
 
-def _seen(steady: Steady, limits: Limits = NO_LIMITS) -> str:
-    """What a user sees, and how far it is past its limits."""
+def _seen(limits: Limits, found: ServingPlan, steady: Steady) -> str:
+    """What a user sees; of a time that is past its limit, or nearer to it than the error, how far
+    it is from it. "perhaps" is said where no time is past its limit by more than the error.
+    """
+    shares, near = limits.shares(steady), limits.near(found, steady)
+    may_hold = limits.missed_by(steady).keys() <= near.keys()
     times = {"first token": steady.first_token_seconds, "each token": steady.seconds}
-    past = limits.missed_by(steady)
-    return ", ".join(
-        f"{name} {seconds_text(seconds)}" + (f" ({past_text(past[name])})" if name in past else "")
-        for name, seconds in times.items()
-    )
+    texts = []
+    for name, seconds in times.items():
+        text = f"{name} {seconds_text(seconds)}"
+        if name in near:
+            error = f"less than the error of {100 * near[name]:.0f} %"
+            text += f" ({'perhaps: ' * may_hold}{past_text(shares[name])}, {error})"
+        elif shares.get(name, 0) > 1:
+            text += f" ({past_text(shares[name])})"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def past_text(share: float) -> str:
-    """How far a time is past its limit, of which it is so many times."""
-    past = f"{max(100 * (share - 1), 1):.0f} % past" if share < 2 else f"{share:.1f} times"
-    return f"{past} its limit"
+    """How far a time is from its limit, of which it is so many times."""
+    if share >= 2:
+        return f"{share:.1f} times its limit"
+    return f"{max(100 * abs(share - 1), 1):.0f} % {'past' if share > 1 else 'below'} its limit"
 
 
 def _reached(limits: Limits, offer: Offer) -> str:
-    """What a way that does not meet the limits reaches, and by how much it misses them."""
+    """What a way reaches: its times, or how many users of those that are asked for."""
     plan = offer.plan
     if plan.steady is None or not plan.fits:
         return f"{_where(offer)}: {lacking_text(plan)}"
-    near = "; perhaps: by less than the error" * limits.may_hold_for(plan)
-    return f"{_where(offer)}: {_seen(plan.steady, limits)}{near}"
+    tight = ", tight" * (plan.verdict == "tight")
+    return f"{_where(offer)}{tight}: {_seen(limits, plan, plan.steady)}"
 
 
 def _else(found: ServingSearch) -> str:
@@ -199,8 +211,9 @@ def _else(found: ServingSearch) -> str:
     if found.almost is None:
         return ""
     formats = _formats([offer for _, offer in found.failed])
-    nearest = _reached(found.limits, found.almost[1])
-    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; nearest {nearest}"
+    change, offer = found.almost
+    nearest = f"nearest with {change} is {_reached(found.limits, offer)}"
+    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; {nearest}"
 
 
 def _nearest(found: ServingSearch) -> Iterator[str]:
@@ -211,10 +224,10 @@ def _nearest(found: ServingSearch) -> Iterator[str]:
         yield _reached(found.limits, found.closest)
     if found.nearest is not None:
         users, offer = found.nearest
-        seen = _seen(dict(offer.plan.by_users)[users])
+        seen = _seen(found.limits, offer.plan, dict(offer.plan.by_users)[users])
         yield f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
         return
-    alone = [offer.plan.by_users[0][1] for offer in found.offers if offer.plan.by_users]
+    alone = [(x.plan, x.plan.by_users[0][1]) for x in found.offers if x.plan.by_users]
     if alone:
-        least = min(alone, key=lambda steady: max(found.limits.missed_by(steady).values()))
-        yield f"no number of users: one alone sees {_seen(least, found.limits)}"
+        plan, least = min(alone, key=lambda each: max(found.limits.missed_by(each[1]).values()))
+        yield f"even one user is past the limits: {_seen(found.limits, plan, least)}"

@@ -46,8 +46,8 @@ def test_it_has_all_sections(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings == [
-        *("Parameters", "Operations", "Modules"),
         *("Memory, and where it fits", "Memory over time", "Memory at the peak"),
+        *("Parameters", "Operations", "Modules"),
     ]
     assert "3 x LlamaDecoderLayer" in text
     assert "t4-16gb" in text

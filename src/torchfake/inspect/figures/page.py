@@ -63,7 +63,7 @@ def html_page(records: Sequence[Any]) -> str:
         InputsError: if pages do not show one of them.
     """
     pages = [page for record in records for page in on_page(record)]
-    has_step = any(page.answer is not None and page.answer.name for page in pages)
+    has_step = any(map(_is_of_step, pages))
     said = [row for page in pages for row in (page.answer, *_remedies(page))]
     cards = {name: value for page in pages for name, value in page.cards.items() if value}
     return _PAGE.format(
@@ -74,11 +74,16 @@ def html_page(records: Sequence[Any]) -> str:
         cards="".join(_card(name, value) for name, value in cards.items()),
         sections="\n".join(
             f"<section><h2>{escape(heading)}</h2>\n{_body(found, said, has_step)}</section>"
-            for page in pages
+            for page in sorted(pages, key=lambda page: not _is_of_step(page))
             for heading, found in page.sections
         ),
         script=_file("page.js"),
     )
+
+
+def _is_of_step(page: OnPage) -> bool:
+    """Whether the answer is that of a step, whose sections come first."""
+    return page.answer is not None and bool(page.answer.name)
 
 
 def _file(name: str) -> str:
@@ -195,6 +200,8 @@ def _(found: Fits) -> list[OnPage]:
         cards[f"max {found[0].vary}"] = largest_text(found[0])
     elif "GPU" in cards:
         which = "the smallest that it fits on" if found.fits else "the largest"
+        if found.shown_fit is not None and found.shown_fit.verdict == "tight":
+            which += f", tight: {compared_bytes(found.shown_fit.headroom_bytes)} to spare"
         cards = {which: cards.pop("GPU"), **cards}
     sections = [("Memory, and where it fits", blocks), *memory_sections(found.shown)]
     return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]

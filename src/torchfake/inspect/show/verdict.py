@@ -26,7 +26,7 @@ def verdict_text(fit: Fit, counted: str, time: str) -> str:
     Args:
         fit: the verdict.
         counted: what was counted, as text.
-        time: how long it takes, as text; "" if that is not known.
+        time: how long it takes where it fits, as text; "" if that is not known.
     """
     usable = compared_bytes(fit.usable_bytes)
     spare = compared_bytes(abs(fit.headroom_bytes))
@@ -35,7 +35,7 @@ def verdict_text(fit: Fit, counted: str, time: str) -> str:
     left += ", less than the error of 5 %" * (fit.verdict == "tight")
     time += ", more while blocks are freed" * (fit.frees_cached_blocks and bool(time))
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
-    where = ", ".join(filter(None, [f"on {fit.gpu}", time]))
+    where = ", ".join(filter(None, [f"on {fit.gpu}", time if fit.fits else ""]))
     return f"{verdict}: {reserved} reserved of {usable}, {left}, {where}; {counted}"
 
 
@@ -131,14 +131,18 @@ _NUM_NAMED = 3
 
 
 def _answer(fits: Sequence[Fit] | Sequence[WeightsFit], gpus: Sequence[str]) -> tuple[str, str]:
-    """The best verdict, and on which of some GPUs something fits; where it is tight is marked. Of
-    many, the first are named.
+    """The best verdict, and on which of some GPUs something fits; where it is tight is marked, and
+    last. Of many, the first are named.
     """
-    names = [f"{fit.gpu}{' (tight)' * (fit.verdict == 'tight')}" for fit in fits if fit.fits]
+    fitting = sorted((fit for fit in fits if fit.fits), key=lambda fit: fit.verdict == "tight")
+    names = [f"{fit.gpu}{' (tight)' * (fit.verdict == 'tight')}" for fit in fitting]
     if not names:
         return "no", f"none of {_number_of(gpus)}"
-    more = len(names) - _NUM_NAMED
-    named = f"{', '.join(names[:_NUM_NAMED])} and {more} more" if more > 1 else ", ".join(names)
+    named, more = ", ".join(names), len(names) - _NUM_NAMED
+    if more > 1:
+        num_tight = sum(fit.verdict == "tight" for fit in fitting[_NUM_NAMED:])
+        named = f"{', '.join(names[:_NUM_NAMED])} and {more} more"
+        named += f" ({num_tight} of them tight)" * bool(num_tight)
     where = f"{len(names)} of {_number_of(gpus)}: {named}"
     return "yes" if any(fit.verdict == "yes" for fit in fits) else "tight", where
 

@@ -82,7 +82,7 @@ def test_a_table_of_modules_says_what_it_leaves_out(page: Any, reports: dict[str
     shown(page, reports["fit"], 400)
     heads = page.locator(".tf .row.head > .num:visible").all_text_contents()
     assert heads == ["parameters", "bytes"]
-    note = page.locator(".tf p.dim", has_text="left out at this width").first.inner_text()
+    note = page.locator(".tf p.dim", has_text="left out at this width").last.inner_text()
     assert {"output", "% of total"} <= set(note.partition(": ")[2].split(", "))
     wide = page.locator(".wide:has(.row)").first
     assert wide.evaluate("wide => wide.scrollWidth - wide.clientWidth") == 0

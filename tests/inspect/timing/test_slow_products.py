@@ -44,8 +44,9 @@ def test_what_autocast_saves_is_what_it_saves_when_it_is_run(
     assert cast.step_seconds == pytest.approx(found.step_seconds - saved, rel=0.1)
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     (line,) = faster(found)
-    assert f"matrix products in {names[slow]}, without tensor cores" in line
-    assert f"; with autocast to {names[fast]} " in line
+    assert f"matrix products in {names[slow]} take " in line
+    assert " of it, without tensor cores; " in line
+    assert f"; with autocast to {names[fast]} they take " in line
     assert not faster(cast)
     said = found.to_dict()["schedule"]["faster"]
     assert (said["seconds"], said["fast_seconds"]) == (products.seconds, products.fast_seconds)

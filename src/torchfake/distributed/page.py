@@ -21,7 +21,7 @@ from torchfake.inspect.figures.html import COLORS, escape
 from torchfake.inspect.figures.page import answer_in, key_figures, memory_sections
 from torchfake.inspect.records.record import OnPage, on_page, shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
-from torchfake.inspect.timing.collectives import GPUS_PER_NODE
+from torchfake.inspect.timing.collectives import gpus_per_node
 from torchfake.inspect.timing.schedule import Schedule
 
 MAX_RANKS, MAX_KINDS = 256, 12
@@ -99,7 +99,7 @@ def _code(plan: Plan, code: str) -> Iterator[tuple[str, Any]]:
 def _mesh(plan: Plan) -> str:
     """The ranks as a grid, a row for each node, each filled up to its peak."""
     layout, limit = plan.layout, _limit(plan)
-    per_node = GPUS_PER_NODE if plan.links is None else plan.links.gpus_per_node
+    per_node = gpus_per_node(plan.links)
     pairs = zip(plan.by_ranks, plan.reserved_by_ranks, strict=True)
     reserved = {rank: size for kind, size in pairs for rank in kind.ranks}
     shown = range(min(layout.num_ranks, MAX_RANKS))

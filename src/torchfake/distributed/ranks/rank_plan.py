@@ -15,7 +15,7 @@ from torchfake.distributed.ranks.rank_tracker import Traffic
 from torchfake.inspect.allocator.outside import COMMUNICATOR_BYTES
 from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.storages.lifetimes import CATEGORIES
-from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
+from torchfake.inspect.timing.collectives import Links, gpus_per_node
 from torchfake.inspect.timing.commands import Message
 from torchfake.inspect.timing.efficiency import Shares
 from torchfake.inspect.timing.hardware import Hardware
@@ -31,7 +31,7 @@ SHOWN_CATEGORIES = (
 
 def in_node_of(layout: Layout, links: Links | None) -> InNode:
     """A function that returns how many of the ranks of a message are in one node."""
-    per_node = GPUS_PER_NODE if links is None else links.gpus_per_node
+    per_node = gpus_per_node(links)
 
     def in_node(message: Message) -> int:
         if message.ends is not None:

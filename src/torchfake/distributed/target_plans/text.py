@@ -24,7 +24,7 @@ from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
 from torchfake.inspect.show.verdict import global_batch_text
-from torchfake.inspect.timing.collectives import GPUS_PER_NODE
+from torchfake.inspect.timing.collectives import gpus_per_node
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
@@ -54,8 +54,7 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
     if found.remedy:
         memory = ""
         if size := found.remedy_cpu_bytes:
-            links, ranks = found.plan.links, found.plan.layout.num_ranks
-            ranks = min(ranks, GPUS_PER_NODE if links is None else links.gpus_per_node)
+            ranks = min(found.plan.layout.num_ranks, gpus_per_node(found.plan.links))
             of_node = f", {bytes_text(ranks * size)} for {ranks} ranks of a node" * (ranks > 1)
             memory = f", with {bytes_text(size)} of CPU memory per rank{of_node}"
         yield "  try", f"{found.remedy}, which fits{memory}"

@@ -32,6 +32,11 @@ class Links(NamedTuple):
     gpus_per_node: int = GPUS_PER_NODE
 
 
+def gpus_per_node(links: Links | None) -> int:
+    """The number of GPUs in a node; NVIDIA's 8 where the links are not known."""
+    return GPUS_PER_NODE if links is None else links.gpus_per_node
+
+
 def seconds_of_message(message: Message, in_node: int, links: Links) -> float:
     """How long a collective runs if `in_node` ranks of its group are in one node."""
     size = message.group_size

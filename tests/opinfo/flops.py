@@ -67,15 +67,16 @@ UNCOUNTED = frozenset(
 
 REFUSED = frozenset(
     """
-    allclose argwhere as_strided.partial_views equal item jiterator_2inputs_2outputs
-    jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref
-    jiterator_unary nn.GaussianNLLLoss nn.LinearCrossEntropyLoss nn.TransformerEncoder
+    allclose argwhere as_strided.partial_views equal histogram histogramdd item
+    jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary
+    jiterator_binary_return_by_ref jiterator_unary linalg.lstsq linalg.lstsq.grad_oriented
+    nn.GaussianNLLLoss nn.LinearCrossEntropyLoss nn.TransformerEncoder
     nn.functional.gaussian_nll_loss nonzero sparse.mm.reduce sparse.sampled_addmm tensor_split
     to_sparse unique unique_consecutive
     """.split()  # noqa: SIM905
 )
 """Operators of which some samples need values that are not known, or sparse tensors, or a GPU, or
-are made of modules on the CPU."""
+are made of modules on the CPU, or have no kernel on CUDA."""
 
 
 class Counts(Observer):

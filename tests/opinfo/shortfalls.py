@@ -8,6 +8,7 @@ versions that have them.
 VALUES = "the result's shape, or a branch, is a matter of values, and these are unknown"
 SPARSE = "fakes are strided; a sparse argument or result is refused"
 CUDA = "the CUDA kernel lays its result out otherwise than the CPU oracle"
+LACKING = "CUDA has no such kernel or driver, the CPU oracle does; refused with CUDA's error"
 EMPTY = "strides of an empty or one-element dim, which no kernel reads"
 
 _VALUES_FUNCTION = {
@@ -49,7 +50,11 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         "fft.hfftn": CUDA,
         "fft.rfft2": CUDA,
         "fft.rfftn": CUDA,
+        "histogram": LACKING,
+        "histogramdd": LACKING,
         "linalg.eig": CUDA,
+        "linalg.lstsq": LACKING,
+        "linalg.lstsq.grad_oriented": LACKING,
         "linalg.svd": CUDA,
         "native_batch_norm": "the CPU saves no statistics in evaluation",
         "native_group_norm": CUDA,

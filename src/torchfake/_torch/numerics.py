@@ -136,7 +136,7 @@ _effective = {
 """The getters that decide how products of a kind are computed. The getter of a kind's precision, if
 that is not set, returns the precision of its backend, or of all backends."""
 
-CastInside = tuple[str, torch.dtype] | None
+_CastInside = tuple[str, torch.dtype] | None
 """The device type and dtype of autocast inside of a kernel; None where it is off."""
 
 ProductSettings = tuple[Any, ...]
@@ -145,7 +145,7 @@ ProductSettings = tuple[Any, ...]
 _known: dict[tuple[Any, ...], ProductSettings] = {}
 
 
-def current_for_products(kind: str, cast_inside: CastInside = None) -> ProductSettings:
+def current_for_products(kind: str, cast_inside: _CastInside = None) -> ProductSettings:
     """The settings of this process for products of matrices of `kind`, ``matmul``, ``conv`` or
     ``rnn``: the current ones, or earlier ones with the same effect, as reading all takes 1 us.
     """

@@ -21,7 +21,7 @@ from torchfake.inspect.records.units import (
     flops_text,
     seconds_text,
 )
-from torchfake.inspect.timing.compared import COMPARISONS
+from torchfake.inspect.timing.compared import BY_LAUNCHES, COMPARISONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import; FSDP2's, of views
 
@@ -61,6 +61,7 @@ NUMBER = re.compile(
 FIXED = (
     *(each.text for each in COMPARISONS),
     *(f"median error {each.half} %" for each in COMPARISONS),
+    BY_LAUNCHES,
     '"n x" rows total n identical blocks; the rows beneath show one of them.',
 )
 """Sentences with numbers that describe no run."""
@@ -182,7 +183,7 @@ def test_a_page_of_a_plan_agrees_with_its_json(run: Run, tmp_path: Path) -> None
     assert cards == {
         "GPUs": "4 x H100 80GB HBM3",
         "tokens/s on each GPU": f"{said['tokens_per_second_per_gpu']:,.0f}",
-        "peak": compared_bytes(plan["peak_bytes"]),
+        "peak of training": compared_bytes(plan["peak_bytes"]),
         "reserved": compared_bytes(plan["peak_reserved_bytes"]),
         "activations at the peak": bytes_text(highest["peak"]["by_category"]["activations"]),
         "step time": seconds_text(said["step_seconds"]),

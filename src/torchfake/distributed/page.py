@@ -32,7 +32,7 @@ _STEPS = 1200
 
 _PHASES = {"forward": "#5a93cc", "backward": "#2457a0", "optimizer": "#a463f2"}
 _BEYOND, _END = "reserved beyond the peak", "end of the GPU's memory"
-_COLORS = {**COLORS, _BEYOND: "#c9ced6", _END: "#c0282d"}
+_COLORS = {**COLORS, _BEYOND: "#c9ced6", _END: "var(--no)"}
 
 _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 """The colours of messages along each axis of the mesh."""
@@ -71,7 +71,8 @@ def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
     cards = key_figures(plan, plan.fit)
     if "GPU" in cards and plan.layout.num_ranks > 1:
         cards = {"GPUs": f"{plan.layout.num_ranks:,} x {cards.pop('GPU')}", **cards}
-    if isinstance(found, TargetPlan) and found.plan.step_seconds is not None:
+    has_rate = plan.step_seconds is not None and plan.fits is not False
+    if isinstance(found, TargetPlan) and has_rate:
         rate, _, unit = rate_text(found).partition(" ")
         cards[unit] = rate
     return OnPage(

@@ -20,7 +20,13 @@ from torchfake.inspect.show.step_lines import (
     phase_text,
     step_block,
 )
-from torchfake.inspect.show.step_time import faster_lines, kind_of, seconds_in_short
+from torchfake.inspect.show.step_time import (
+    compared_as,
+    faster_lines,
+    kind_of,
+    room_text,
+    seconds_in_short,
+)
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
 from torchfake.inspect.timing.compared import error_in_short, error_text
 from torchfake.inspect.timing.hardware import why_untimed
@@ -124,18 +130,19 @@ def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None 
 
 def time_in_short(plan: Plan) -> str:
     """The time of a step and its error, or the least time that is known; "" if none is."""
-    seconds, is_training = plan.step_seconds_at_least, plan.mode == "training"
+    seconds, each = plan.step_seconds_at_least, "step" if plan.mode == "training" else "pass"
     if seconds is None:
         return ""
-    error = error_in_short(plan.gpu, _kind_of(plan), is_training=is_training)
-    return seconds_in_short(seconds, "step" if is_training else "pass", error, plan.is_lower_bound)
+    compared = compared_as(plan.mode, plan.schedule)
+    error = error_in_short(plan.gpu, _kind_of(plan), **compared)
+    return seconds_in_short(seconds, each, error, plan.is_lower_bound)
 
 
 def plan_error_text(plan: Plan) -> str:
     """The error of times of such plans; "" without a time, and of a lower bound."""
     if plan.step_seconds is None:
         return ""
-    return error_text(plan.gpu, _kind_of(plan), is_training=plan.mode == "training")
+    return error_text(plan.gpu, _kind_of(plan), **compared_as(plan.mode, plan.schedule))
 
 
 def _kind_of(plan: Plan) -> str:
@@ -188,7 +195,8 @@ def step_text(plan: Plan) -> str:
     waits = [f"{seconds_text(n)} for {name}" for name, n in parts.items() if n > 1e-6]
     listed = " and ".join([", ".join(waits[:-1]), *waits[-1:]] if len(waits) > 1 else waits)
     including = f", including {listed.replace(' for ', ' waiting for ', 1)}" if waits else ""
-    return "at least " * plan.is_lower_bound + seconds_text(time.seconds) + including
+    seconds = "at least " * plan.is_lower_bound + seconds_text(time.seconds)
+    return seconds + room_text(plan.fit) + including
 
 
 def _ranks(plan: Plan) -> Block:

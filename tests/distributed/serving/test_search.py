@@ -356,10 +356,10 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     assert "none of which meets the limits" in text
     change, offer = none.almost or ("", none.closest)
     assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
-    assert (
-        "  else         no way on up to 4 times the GPUs does, with weights in bf16, fp8, " in text
-    )
-    assert f"; nearest with {change} is 8 x " in text
+    formats = "weights in bf16, fp8, int8, awq, caches in the model's dtype, fp8"
+    assert f"  else         nor does one on up to 4 times the GPUs, with {formats}\n" in text
+    assert f" nearest, with {change}: 8 x " in text
+    assert " in memory  misses" in text
     assert none.to_dict()["almost"]["change"] == change
 
 
@@ -369,7 +369,9 @@ def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
     each = none.closest.plan.steady.seconds  # type: ignore[union-attr]
     assert page.cards[f"each token, {each / 1e-9:.1f} times its limit"] == seconds_text(each)
     assert page.cards["GPUs, nearest of those tried"].startswith(f"{none.closest.num_gpus} x ")
-    assert "No way on up to 4 times the GPUs does, " in html_page([none]).split("<main>")[0]
+    above = html_page([none]).split("<main>")[0]
+    assert "<p>Nor does one on up to 4 times the GPUs, " in above
+    assert "<p>Nearest, with --weights awq --cache-dtype fp8 and more GPUs: 8 x " in above
 
 
 def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
@@ -381,6 +383,8 @@ def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
     ((change, offer),) = found.remedies
     assert (change, offer.num_gpus) == ("--cache-dtype fp8", 1)
     assert "fewer bits  --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in str(found)
+    above = html_page([found]).split("<main>")[0]
+    assert "<p>With --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in above
     assert searched(**given, users=1).remedies == ()
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
+from torchfake import fake_mode
+from torchfake._core.gpu_profiles import profiles
 from torchfake.errors import InputsError
 from torchfake.inspect import estimate, fit, summary
 from torchfake.inspect.figures.page import _sentences
@@ -174,3 +177,25 @@ def test_an_answer_without_a_verdict_begins_with_its_name() -> None:
         '<p class="verdict yes">Fastest: 8 GPUs: 12 ms a step.</p>\n',
         "<p>On h100-80gb.</p>\n",
     ]
+
+
+def test_what_to_run_next_stands_under_the_answer(tmp_path: Path) -> None:
+    model, inputs = model_and_inputs("llama")
+    small = profiles()["t4-16gb"]._replace(total_memory=2**30 + 2**20)
+    found = fit(estimate(model, inputs, optimizer="adamw"), small, vary=None)
+    text = report(summary(model, inputs), found, tmp_path / "a.html").read_text(encoding="utf-8")
+    above, below = text.split("<main>")
+    assert found.next_commands
+    for command in found.next_commands:
+        assert f"<p><code>{escape(command)}</code></p>" in above
+        assert escape(command) not in below
+    assert "<span>step time, were there room</span>" in above
+
+
+def test_what_training_holds_is_a_card_of_a_model_without_a_step(tmp_path: Path) -> None:
+    with fake_mode():
+        model = nn.Linear(8192, 8192, bias=False)
+    card = "<b>1.07 GB</b><span>held by AdamW, before activations (1.00 GiB)</span>"
+    found, step = summary(model), estimate(model, torch.ones(1, 8192), gpu="t4-16gb")
+    assert card in report(found, tmp_path / "a.html").read_text(encoding="utf-8")
+    assert card not in report(found, step, tmp_path / "b.html").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ def test_of_an_estimate() -> None:
     assert first_line(found).startswith("fits yes: ")
     assert found.step_seconds is not None
     assert first_line(found).endswith(
-        f" on Tesla T4, {seconds_text(found.step_seconds)} a step (error not known); training with "
+        f" on Tesla T4, {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); training with "
         "adamw in fp32, batch 2 per GPU, global batch 4 (2 micro-batches), seq 16"
     )
     assert "GiB) to spare" in first_line(found)
@@ -72,6 +72,16 @@ def test_of_several_gpus() -> None:
     assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")
 
 
+def test_what_does_not_fit_has_the_time_of_a_gpu_with_room() -> None:
+    x = torch.empty(1_500_000, 4096, device="meta")
+    large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
+    lines = str(fit(large, "t4-16gb", "b200-180gb", vary=None)).splitlines()
+    assert large.step_seconds is not None
+    assert seconds_text(large.step_seconds) not in "\n".join(lines)
+    (time,) = (line for line in str(large).splitlines() if line.startswith("step time"))
+    assert time.endswith(f" {seconds_text(large.step_seconds)} on Tesla T4, were there room")
+
+
 def test_of_many_gpus() -> None:
     """The first three are named; a GPU whose rates are unknown has no time, and a note says why."""
     x = torch.empty(1_000_000, 4096, device="meta")
@@ -102,7 +112,7 @@ def test_of_a_plan() -> None:
     assert first_line(found).startswith("fits yes: ")
     assert found.step_seconds is not None
     assert first_line(found).endswith(
-        f"on NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (error not known); "
+        f"on NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); "
         "training with sgd in fp32 parameters on the sum of the output, batch 4 per rank"
     )
 

@@ -64,6 +64,12 @@ def test_what_was_compared_with_nothing_says_so() -> None:
     assert error_text(None, LANGUAGE, is_training=True).startswith("not known")
 
 
+def test_the_error_of_the_host_is_that_of_the_page() -> None:
+    assert "two thirds or one and a half times as long" in " ".join(PAGE.split())
+    found = error_text(None, LANGUAGE, is_training=True, is_bound_by_launches=True)
+    assert found.startswith("bound by launches: 0.67 to 1.5 times that")
+
+
 TOKENS, IMAGE, SOUND = (
     torch.zeros(2, 8, dtype=torch.long),
     torch.zeros(2, 3, 8, 8),
@@ -131,7 +137,9 @@ def test_the_first_line_of_a_plan_has_the_time_and_its_error() -> None:
         gpu="h100-80gb",
     )
     assert found.step_seconds is not None
-    time = f", {seconds_text(found.step_seconds)} a step (error not known); "
+    time = (
+        f", {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); "
+    )
     assert time in str(found).splitlines()[0]
     assert "\n  error " in str(found)
 

@@ -134,9 +134,12 @@ def test_what_launches_bound_says_which_batch_would_take_as_long() -> None:
     (line,) = (line for line in str(found).splitlines() if line.startswith("  bound by"))
     assert "launches: the host takes" in line
     assert line.endswith(f"; batch {4 * times:,} would take about as long")
+    assert " a pass (bound by launches: 0.67 to 1.5 times that); " in str(found)
+    assert "bound by launches: 0.67 to 1.5 times that, as the host is fast or slow (" in str(found)
     longer = estimate(model, large, gpu="h100-80gb", mode="inference")
     assert longer.schedule.times_as_much == 1
     assert "bound by" not in str(longer)
+    assert " a pass (error not known); " in str(longer)
 
 
 def test_communication_is_exposed_where_nothing_is_computed() -> None:

@@ -72,6 +72,8 @@ def _notes(rows: Sequence[trials.Row]) -> Iterator[str]:
     yield "Layouts on all GPUs that no other beats in both memory and time (Pareto)"
     if any(row.taken is not None and row.taken.is_extrapolated for row in rows):
         yield f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %"
+    if sum(row.taken is not None and row.taken.step_seconds is not None for row in rows) > 1:
+        yield "times that differ by less than their error may be in another order"
     if any(row.verdict == "perhaps" for row in rows):
         yield "perhaps: so near that only torchfake plan of the layout can tell"
 

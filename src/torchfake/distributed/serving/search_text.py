@@ -40,7 +40,7 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
         Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
         Column("most users", lambda offer: _most_users(offer.plan), str, need=6),
-        Column("fits", "plan.verdict", emphasis=VERDICT),
+        Column("fits" if found.fits else "in memory", "plan.verdict", emphasis=VERDICT),
         Column("misses", missed, need=3, under="misses "),
         Column("price/hour", "hourly", "{:,.2f}".format, need=1),
         Column("price/1M", "price", "{:,.2f}".format, need=7),
@@ -71,12 +71,9 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
         yield "fits", f"no way on {on} serves {asked}"
         yield "  try", [f"{change}: {_offer_text(found, each)}" for change, each in found.remedies]
-        yield "  else", _else(found)
+        yield "  else", [*_else(found)]
         yield "nearest tried", [*_nearest(found)]
     yield from _best(found)
-    if found.fits and found.remedies:
-        ((change, offer),) = found.remedies
-        yield "fewer bits", f"{change}: {_offer_text(found, offer)}"
     if found.perhaps is not None:
         yield "perhaps", _offer_text(found, found.perhaps)
     yield "serves", served_text(found.offers[0].plan)
@@ -121,6 +118,8 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         of_priced = "" if are_priced else ", of GPUs with a price"
         yield "cheapest", f"{what}; {by}{of_priced}; {how}"
     yield "  error", error_text(plan)
+    for change, offer in found.remedies:
+        yield "fewer bits", f"{change}: {_offer_text(found, offer)}"
     yield from (("note", note) for note in plan.notes)
     if cheapest is not None and cheapest is not answer:
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
@@ -206,14 +205,13 @@ def _reached(limits: Limits, offer: Offer) -> str:
     return f"{_where(offer)}{tight}: {_seen(limits, plan, plan.steady)}"
 
 
-def _else(found: ServingSearch) -> str:
+def _else(found: ServingSearch) -> Iterator[str]:
     """That no change helps either, and what comes nearest with one."""
-    if found.almost is None:
-        return ""
-    formats = _formats([offer for _, offer in found.failed])
-    change, offer = found.almost
-    nearest = f"nearest with {change} is {_reached(found.limits, offer)}"
-    return f"no way on up to {MORE_GPUS} times the GPUs does, with {formats}; {nearest}"
+    if found.almost is not None:
+        formats = _formats([offer for _, offer in found.failed])
+        yield f"nor does one on up to {MORE_GPUS} times the GPUs, with {formats}"
+        change, offer = found.almost
+        yield f"nearest, with {change}: {_reached(found.limits, offer)}"
 
 
 def _nearest(found: ServingSearch) -> Iterator[str]:

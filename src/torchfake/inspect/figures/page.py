@@ -21,8 +21,9 @@ from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
 from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
-from torchfake.inspect.show.headline import headline
+from torchfake.inspect.show.headline import headline, training_bytes, training_lines
 from torchfake.inspect.show.rows import VERDICT, VERDICTS, Block, Row
+from torchfake.inspect.show.step_time import room_text
 from torchfake.inspect.show.verdict import largest_text
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.timing.hardware import why_untimed
@@ -48,12 +49,12 @@ _IN_WORDS = {
 }
 """How a sentence begins, by how the row does."""
 
-_REMEDIES = {"try": "Try ", "else": ""}
-"""Rows of changes, with which it fits or not even with those, and how their sentences begin; more
-rows follow without a name."""
+_REMEDIES = {"try": "Try ", "else": "", "fewer bits": "With ", "next": ""}
+"""Rows of changes, with which it fits or not even with those, or for less, and how their sentences
+begin; more rows follow without a name. Commands to run next are code."""
 
-_RULE_OF_THUMB = "training"
-"""The name of the row that is not said beside a step, which says more."""
+_RULE_OF_THUMB, _HELD = "training", "held by AdamW, before activations"
+"""The names of the row and of the card that are not shown beside a step, which says more."""
 
 
 def html_page(records: Sequence[Any]) -> str:
@@ -64,13 +65,20 @@ def html_page(records: Sequence[Any]) -> str:
     """
     pages = [page for record in records for page in on_page(record)]
     has_step = any(map(_is_of_step, pages))
-    said = [row for page in pages for row in (page.answer, *_remedies(page))]
+    remedies = [[*_remedies(page)] for page in pages]
+    said = [page.answer for page in pages] + [row for rows in remedies for row in rows]
     cards = {name: value for page in pages for name, value in page.cards.items() if value}
+    if has_step:
+        cards.pop(_HELD, None)
     return _PAGE.format(
         title=escape(pages[0].title),
         target="".join(f'\n<p class="dim">{escape(p.target)}</p>' for p in pages if p.target),
         style=_file("page.css"),
-        verdict="".join(text for page in pages for text in _sentences(page, has_step=has_step)),
+        verdict="".join(
+            text
+            for page, rows in zip(pages, remedies, strict=True)
+            for text in (*_sentences(page, has_step), *_changes(rows))
+        ),
         cards="".join(_card(name, value) for name, value in cards.items()),
         sections="\n".join(
             f"<section><h2>{escape(heading)}</h2>\n{_body(found, said, has_step)}</section>"
@@ -108,14 +116,22 @@ def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
     yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
     if counted:
         yield _p(f"{counted[0].upper()}{counted[1:]}.")
-    remedies = [*_remedies(page)]
+
+
+def _changes(remedies: Sequence[Row]) -> Iterator[str]:
+    """Rows of changes as sentences, or as commands."""
     for remedy in remedies:
-        said = f"{_REMEDIES[remedies[0].name]}{remedy.values[0]}"
-        yield _p(f"{said[0].upper()}{said[1:]}.")
+        if remedies[0].name == "next":
+            yield f"<p><code>{escape(remedy.values[0])}</code></p>\n"
+        else:
+            said = f"{_REMEDIES[remedies[0].name]}{remedy.values[0]}"
+            yield _p(f"{said[0].upper()}{said[1:]}.")
 
 
 def _remedies(page: OnPage) -> Iterator[Row]:
-    """The rows of changes, which stand under the answer."""
+    """The rows of changes, which stand under the answer about a step."""
+    if not _is_of_step(page):
+        return
     blocks = (block for _, found in page.sections if not isinstance(found, str) for block in found)
     rows = [row for block in blocks for row in block.rows if not block.columns]
     at = next((i for i, row in enumerate(rows) if row.name in _REMEDIES), len(rows))
@@ -168,6 +184,8 @@ def _(found: Summary) -> list[OnPage]:
     if found.active is not None:
         cards["active"] = count_text(found.active.num_parameters)
     cards["weights"] = compared_bytes(size.parameter_bytes)
+    if training_lines(found):
+        cards[_HELD] = compared_bytes(training_bytes(found))
     sections: list[tuple[str, Any]] = [("Parameters", icicle_svg(drawing.parameters_icicle(found)))]
     if found.flops and sum(found.flops_of([""])):
         sections.append(("Operations", icicle_svg(drawing.operations_icicle(found))))
@@ -197,7 +215,8 @@ def _(found: Estimate) -> list[OnPage]:
 def _(found: Fits) -> list[OnPage]:
     blocks, cards = shown(found), key_figures(found.shown, found.shown_fit)
     if len(found) == 1:
-        cards[f"max {found[0].vary}"] = largest_text(found[0])
+        largest = "serves at most" if found[0].serve is not None else f"max {found[0].vary}"
+        cards[largest] = largest_text(found[0])
     elif "GPU" in cards:
         which = "the smallest that it fits on" if found.fits else "the largest"
         if found.shown_fit is not None and found.shown_fit.verdict == "tight":
@@ -217,13 +236,14 @@ def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
     """The key figures of an Estimate, or of a Plan."""
     held, untimed = step.peak.by_category.get("activations"), why_untimed(step.gpu)
     cards = {} if step.gpu is None else {"GPU": step.gpu.name.removeprefix("NVIDIA ")}
-    cards["peak"] = compared_bytes(step.peak_bytes)
+    cards[f"peak of {step.mode}"] = compared_bytes(step.peak_bytes)
     cards["reserved"] = compared_bytes(fit.peak_reserved_bytes) if fit else ""
     cards["activations at the peak"] = bytes_text(held) if held else ""
+    room = room_text(fit)
     if step.step_seconds is not None:
-        cards["step time"] = seconds_text(step.step_seconds)
+        cards[f"step time{room}"] = seconds_text(step.step_seconds)
     elif step.schedule is not None:
-        cards["step time, at least"] = seconds_text(step.schedule.seconds)
+        cards[f"step time, at least{room}"] = seconds_text(step.schedule.seconds)
     else:
         cards["step time"] = untimed
     return cards

@@ -52,11 +52,12 @@ def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
         yield "parameters", f"{count_text(total)}, active {active_text(found.active)}"
     yield from _serving_lines(found)
     yield "line", found.peak.line
-    yield "reserved", _reserved_text(found, fit or verdict_on(found))
+    fit = fit or verdict_on(found)
+    yield "reserved", _reserved_text(found, fit)
     if found.first_step_peak_bytes < found.peak_bytes:
         yield "first step", bytes_text(found.first_step_peak_bytes)
     yield from _sequence_lines(found)
-    yield from time_lines(found)
+    yield from time_lines(found, fit)
     yield from elsewhere_lines(found)
     yield uncounted_line(found.uncounted)
     yield "left out", found.left_out

@@ -22,21 +22,17 @@ from torchfake.inspect.timing.hardware import why_untimed
 from torchfake.inspect.timing.schedule import GenerationTime, Schedule
 from torchfake.inspect.timing.slow_products import worthwhile
 
-_MUCH_MORE = 2
-"""How many times as much work has to take as long for the line about launches to be shown."""
-
 
 def time_in_short(found: Estimate) -> str:
     """The time of a step and its error: ``2.2 s a step (median error 4 %)``; "" if not known."""
     if found.gpu is None or found.step.serve is not None:
         return ""
-    is_training = found.mode == "training"
-    error = error_in_short(found.gpu, kind_of(found), is_training=is_training)
+    error = error_in_short(found.gpu, kind_of(found), **compared_as(found.mode, found.schedule))
     if found.generation is not None:
         return f"{seconds_text(found.generation.seconds)} to generate ({error})"
     if found.schedule is None:
         return ""
-    each = "step" if is_training else "pass"
+    each = "step" if found.mode == "training" else "pass"
     return seconds_in_short(found.schedule.seconds, each, error, found.schedule.is_lower_bound)
 
 
@@ -46,32 +42,44 @@ def seconds_in_short(seconds: float, each: str, error: str, is_lower_bound: bool
     return f"at least {text}" if is_lower_bound else f"{text} ({error})"
 
 
-def time_lines(found: Estimate) -> Iterator[Line]:
+def room_text(fit: Fit | None) -> str:
+    """What follows the time of a step that does not fit: it is that of a GPU with more memory."""
+    return ", were there room" * (fit is not None and not fit.fits)
+
+
+def time_lines(found: Estimate, fit: Fit | None) -> Iterator[Line]:
     """The time of a step on a GPU whose figures are known; that of serving is not estimated."""
     if found.gpu is None:
         return
-    is_training = found.mode == "training"
-    error = "  error", error_text(found.gpu, kind_of(found), is_training=is_training)
+    compared = compared_as(found.mode, found.schedule)
+    error = "  error", error_text(found.gpu, kind_of(found), **compared)
     if why := why_untimed(found.gpu):
         yield "step time", why
     elif found.step.serve is not None:
-        yield "step time", f"not estimated for {found.mode}, only for steps and passes"
+        yield "step time", "not estimated here: torchfake serve gives the times of a server"
     elif found.generation is not None:
-        yield from (("time", _generation_text(found.generation)), error)
+        yield from (("time", _generation_text(found.generation) + room_text(fit)), error)
     elif (schedule := found.schedule) is not None:
         seconds = f"{'at least ' * schedule.is_lower_bound}{seconds_text(schedule.seconds)}"
-        yield "step time", f"{seconds} on {found.gpu.name}"
+        yield "step time", f"{seconds} on {found.gpu.name}{room_text(fit)}"
         yield from (untimed_line(schedule.untimed), error)
         yield from _bound_lines(found, schedule)
         yield from faster_lines(schedule, found.gpu)
 
 
 def untimed_note(fits: Sequence[Fit]) -> str:
-    """The note on GPUs whose step has no time beside those whose step has one."""
-    untimed = [fit.gpu for fit in fits if fit.step_seconds is None]
-    if len(untimed) in (0, len(fits)):
+    """The note on GPUs with room whose step has no time beside those whose step has one."""
+    with_room = [fit for fit in fits if fit.fits]
+    untimed = [fit.gpu for fit in with_room if fit.step_seconds is None]
+    if len(untimed) in (0, len(with_room)):
         return ""
     return f"No step time on {', '.join(untimed)}, whose FLOP/s and bandwidths are not known here."
+
+
+def compared_as(mode: str, schedule: Schedule | None) -> dict[str, bool]:
+    """The arguments by which the error of a time is found."""
+    is_bound = schedule is not None and schedule.is_bound_by_launches
+    return {"is_training": mode == "training", "is_bound_by_launches": is_bound}
 
 
 def kind_of(found: Estimate) -> str:
@@ -90,7 +98,7 @@ def _generation_text(found: GenerationTime) -> str:
 def _bound_lines(found: Estimate, schedule: Schedule) -> Iterator[Line]:
     """That the host bounds the time, and which batch would take as long."""
     times, batch = schedule.times_as_much, found.counted.batch
-    if times >= _MUCH_MORE:
+    if schedule.is_bound_by_launches:
         host, gpu = map(seconds_text, (schedule.host_seconds, schedule.computing_seconds))
         more = "" if batch is None else f"; batch {times * batch:,} would take about as long"
         yield "  bound by", f"launches: the host takes {host}, the GPU {gpu}{more}"

@@ -16,7 +16,7 @@ from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.inputs.example_inputs import generated_inputs
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fits, verdict_on
+from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.tensor_specs import to_lines
 from torchfake.inspect.records.units import (
@@ -126,6 +126,11 @@ def _bytes(name: str, of: Any, need: int = 0) -> Column:
     return Column(name, of, compared_bytes, bytes_text, need)
 
 
+def _seconds_with_room(fit: Fit) -> float | None:
+    """The time of a step where it fits."""
+    return fit.step_seconds if fit.fits else None
+
+
 _FITS = Column("fits", "verdict", emphasis=VERDICT)
 
 
@@ -176,7 +181,7 @@ def _fits(found: Fits) -> Iterator[Block]:
         _bytes("reserved", "peak_reserved_bytes", need=3),
         _bytes("headroom", "headroom_bytes", need=4),
         _FITS,
-        Column("step time", "step_seconds", seconds_text, need=1),
+        Column("step time", _seconds_with_room, seconds_text, need=1),
         Column("serves at most", largest_text, need=1, under="serves at most ")
         if found[0].serve is not None
         else Column(f"max {found[0].vary}{of_rank}", largest_text, str),

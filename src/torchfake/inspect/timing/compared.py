@@ -47,6 +47,9 @@ COMPARISONS = (
 
 PAGE = "docs/time.md"
 
+BY_LAUNCHES = "bound by launches: 0.67 to 1.5 times that"
+"""The error of times that the host bounds: hosts differ by so much."""
+
 
 def kind_of_model(inputs: Iterable[torch.Tensor]) -> str:
     """The kind of a model that takes such inputs: only tokens [batch, seq], only images [batch,
@@ -60,8 +63,12 @@ def kind_of_model(inputs: Iterable[torch.Tensor]) -> str:
     return IMAGES if signals == {4} and not has_tokens else OTHERS
 
 
-def error_text(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
+def error_text(
+    gpu: CudaProfile | None, kind: str, *, is_training: bool, is_bound_by_launches: bool = False
+) -> str:
     """The error of times of such models on a GPU, or that none was compared with a measurement."""
+    if is_bound_by_launches:
+        return f"{BY_LAUNCHES}, as the host is fast or slow ({PAGE})"
     found = _comparison(gpu, kind, is_training=is_training)
     if found is not None:
         return f"on held-out published runs of {kind}: {found.text} ({PAGE})"
@@ -69,8 +76,12 @@ def error_text(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
     return f"not known: {what} on this GPU was not compared with any measurement ({PAGE})"
 
 
-def error_in_short(gpu: CudaProfile | None, kind: str, *, is_training: bool) -> str:
+def error_in_short(
+    gpu: CudaProfile | None, kind: str, *, is_training: bool, is_bound_by_launches: bool = False
+) -> str:
     """The median error of such times: ``median error 4 %``, or ``error not known``."""
+    if is_bound_by_launches:
+        return BY_LAUNCHES
     found = _comparison(gpu, kind, is_training=is_training)
     return "error not known" if found is None else f"median error {found.half} %"
 

@@ -142,6 +142,11 @@ class Schedule:
         is_bound = self.host_seconds >= _BOUND_BY_HOST * self.seconds and self.computing_seconds > 0
         return max(int(self.host_seconds / self.computing_seconds), 1) if is_bound else 1
 
+    @property
+    def is_bound_by_launches(self) -> bool:
+        """Whether twice the work would take about as long."""
+        return self.times_as_much >= 2
+
     def seconds_in(self, phase: str) -> float:
         """Seconds from the beginning of a phase's first command to the end of its last."""
         mask = np.array([command.place.phase == phase for command in self.commands], dtype=bool)

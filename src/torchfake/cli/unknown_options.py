@@ -34,8 +34,9 @@ def name_what_is_meant(error: Any) -> None:
     having = [f"torchfake {name}" for name, options in others.items() if option in options]
     error.possibilities = None
     if having:
-        have = "has" if len(having) == 1 else "have"
-        error.message += f" of torchfake {context.command.name}; {' and '.join(having)} {have} it"
+        *first, last = having
+        those = f"{', '.join(first)} and {last} have" if first else f"{last} has"
+        error.message += f" of torchfake {context.command.name}; {those} it"
     elif option.startswith("--") and len(option) <= _LONGEST:
         error.possibilities = _written_alike(option, own)
         error.message += "" if error.possibilities else _described(option, own, others)

@@ -232,7 +232,7 @@ def test_caches_are_tried_in_each_dtype_that_is_named() -> None:
         wide.to_dict() == searched(gpu="h100-80gb", gpus=1, cache_dtype="bf16").offers[0].to_dict()
     )
     assert 2 * narrow.plan.server.cache_bytes(1) == wide.plan.server.cache_bytes(1)
-    assert "caches in bf16, fp8" in str(found)
+    assert "caches in bf16 or fp8" in str(found)
     assert "cache in fp8" in str(found)
     with pytest.raises(InputsError, match="fp7"):
         searched(cache_dtype=["fp8", "fp7"])
@@ -356,7 +356,7 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     assert "none of which meets the limits" in text
     change, offer = none.almost or ("", none.closest)
     assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
-    formats = "weights in bf16, fp8, int8, awq, caches in the model's dtype, fp8"
+    formats = "weights in bf16, fp8, int8 or awq, caches in the model's dtype or fp8"
     assert f"  else         nor does one on up to 4 times the GPUs, with {formats}\n" in text
     assert f" nearest, with {change}: 8 x " in text
     assert " in memory  misses" in text

@@ -141,7 +141,7 @@ def test_serving_says_none_where_no_user_fits() -> None:
     fit_of = partial(Fit, "t4-16gb", 1, 1, 1, "users", None, None, "memory", 1, serve=serve)
     assert largest_text(fit_of(users=0, context=0)) == "none"
     assert largest_text(fit_of(users=0, context=512)) == "4 users x 512"
-    assert largest_text(fit_of(users=3, context=512)) == "3 users x 4,096, 4 users x 512"
+    assert largest_text(fit_of(users=3, context=512)) == "3 users x 4,096 or 4 users x 512"
     assert largest_text(fit_of()) == ""
 
 

@@ -12,6 +12,7 @@ from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.offers import MORE_GPUS, Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
+from torchfake.errors import listed
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import number_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
@@ -134,16 +135,16 @@ def _tried(found: ServingSearch) -> str:
     most = dict[str, int]()
     for offer in found.offers:
         most[offer.gpu] = max(most.get(offer.gpu, 0), offer.num_gpus)
-    kinds = " or ".join(f"{number} x {gpu}" for gpu, number in most.items())
+    kinds = listed([f"{number} x {gpu}" for gpu, number in most.items()])
     ways = number_text(len(found.offers), "way")
     return f"{ways} on up to {kinds}, {_formats(found.offers)}{refused}"
 
 
 def _formats(offers: Sequence[Offer]) -> str:
     """The formats of weights and caches of some ways."""
-    formats = ", ".join(dict.fromkeys(offer.plan.weights for offer in offers))
+    formats = listed([*dict.fromkeys(offer.plan.weights for offer in offers)])
     dtypes = sorted({offer.plan.server.serve.dtype_name or "" for offer in offers})
-    caches = ", ".join(name or "the model's dtype" for name in dtypes)
+    caches = listed([name or "the model's dtype" for name in dtypes])
     return f"weights in {formats}" + (f", caches in {caches}" if any(dtypes) else "")
 
 

@@ -123,7 +123,7 @@ def largest_text(fit: Fit) -> str:
         why = _WHY.get(fit.context_limited_by or "", "")
         found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,}{why}")
     is_searched = fit.users is not None or fit.context is not None
-    return ", ".join(found) or "none" * is_searched
+    return " or ".join(found) or "none" * is_searched
 
 
 _NUM_NAMED = 3

@@ -32,7 +32,7 @@ _STEPS = 1200
 
 _PHASES = {"forward": "#5a93cc", "backward": "#2457a0", "optimizer": "#a463f2"}
 _BEYOND, _END = "reserved beyond the peak", "end of the GPU's memory"
-_COLORS = {**COLORS, _BEYOND: "#c9ced6", _END: "var(--no)"}
+_COLORS = {**COLORS, _BEYOND: "#c9ced6", _END: "var(--ink)"}
 
 _AXES = ("#efb118", "#3ca951", "#ff8ab7", "#9c6b4e", "#ff725c")
 """The colours of messages along each axis of the mesh."""

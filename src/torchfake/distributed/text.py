@@ -125,7 +125,7 @@ def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None 
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
-    return "fits", verdict_text(plan.fit, counted, time_in_short(plan))
+    return "fits", verdict_text(plan.fit, counted, time_in_short(plan), plan.layout.num_ranks)
 
 
 def time_in_short(plan: Plan) -> str:

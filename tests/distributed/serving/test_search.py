@@ -9,7 +9,6 @@ import pytest
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
 from torchfake.distributed import ServingSearch, search_servers
 from torchfake.errors import InputsError
-from torchfake.inspect.figures.page import html_page
 from torchfake.inspect.records.record import on_page, shown
 from torchfake.inspect.records.units import seconds_text
 from torchfake.inspect.show.layout import narrowed
@@ -172,7 +171,7 @@ def test_weights_and_caches_that_were_asked_for_are_left_as_they_are() -> None:
 def test_its_first_line_names_the_fewest_gpus_or_with_prices_the_cheapest(
     found: ServingSearch,
 ) -> None:
-    assert str(found).startswith("cheapest   1 x a100-80gb in bf16")
+    assert str(found).startswith("cheapest     1 x a100-80gb in bf16")
     assert str(searched()).startswith("fewest   1 x ")
 
 
@@ -195,8 +194,9 @@ def test_with_prices_the_fewest_are_named_where_they_are_fewer(found: ServingSea
     of_h100, *_ = searched(**given, gpu="h100-80gb").offers
     users = of_h100.plan.most_users_on_average + 1
     other = str(searched(**given, users=users, prices={"a100": 3, "h100": 0.1}))
-    assert other.startswith("cheapest    2 x h100-80gb ")
-    assert "\nfewest      1 x a100-80gb " in other
+    first, *rest = other.splitlines()
+    assert first.split()[:4] == ["cheapest", "2", "x", "h100-80gb"]
+    assert any(line.split()[:4] == ["fewest", "1", "x", "a100-80gb"] for line in rest)
 
 
 def test_on_a_phone_whether_it_fits_and_the_price_stay(found: ServingSearch) -> None:
@@ -272,19 +272,6 @@ def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_
         assert of_missed in line
 
 
-def test_fewer_bits_near_to_a_limit_are_a_perhaps_too() -> None:
-    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059}
-    given["users"] = served(utilization=0.0059).most_users_on_average + 1
-    ((_, offer),) = searched(**given).remedies
-    seconds = offer.plan.steady.seconds  # type: ignore[union-attr]
-    (line,) = (
-        line
-        for line in str(searched(**given, tpot=1.05 * seconds)).splitlines()
-        if line.startswith("fewer bits")
-    )
-    assert f"each token {seconds_text(seconds)} (perhaps: 5 % below its limit" in line
-
-
 def test_json_has_the_best(found: ServingSearch) -> None:
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["best"]) == len(found.best)
@@ -341,56 +328,3 @@ def test_gpus_on_which_nothing_meets_the_limits_are_named() -> None:
     first = seconds_text(min(steady.first_token_seconds for steady in of_slower))
     said = f"{slower}: 3 ways; at best first token {first}, each token "
     assert said in str(some)
-
-
-def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
-    none = searched(tpot=1e-9)
-    each = min(x.plan.steady.seconds for x in none.offers if x.plan.steady)
-    text = str(none)
-    closest, of_one = text.split("\nnearest tried  ")[1].splitlines()[:2]
-    assert f"each token {seconds_text(each)} ({each / 1e-9:.1f} times its limit)" in closest
-    assert of_one.lstrip().startswith("even one user is past the limits: first token ")
-    assert "6 ways on up to 2 x a100-80gb or 2 x h100-80gb, " in text
-    assert {x.gpu for x in none.best} == {*KINDS}
-    assert text.count("  each token\n") == len(none.best)  # the column of what is missed
-    assert "none of which meets the limits" in text
-    change, offer = none.almost or ("", none.closest)
-    assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
-    formats = "weights in bf16, fp8, int8 or awq, caches in the model's dtype or fp8"
-    assert f"  else         nor does one on up to 4 times the GPUs, with {formats}\n" in text
-    assert f" nearest, with {change}: 8 x " in text
-    assert " in memory  misses" in text
-    assert none.to_dict()["almost"]["change"] == change
-
-
-def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
-    none = searched(tpot=1e-9)
-    (page,) = on_page(none)
-    each = none.closest.plan.steady.seconds  # type: ignore[union-attr]
-    assert page.cards[f"each token, {each / 1e-9:.1f} times its limit"] == seconds_text(each)
-    assert page.cards["GPUs, nearest of those tried"].startswith(f"{none.closest.num_gpus} x ")
-    above = html_page([none]).split("<main>")[0]
-    assert "<p>Nor does one on up to 4 times the GPUs, " in above
-    assert "<p>Nearest, with --weights awq --cache-dtype fp8 and more GPUs: 8 x " in above
-
-
-def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
-    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059}
-    one = served(utilization=0.0059)
-    found = searched(**given, users=one.most_users_on_average + 1)
-    assert found.fewest is not None
-    assert found.fewest.num_gpus == 2
-    ((change, offer),) = found.remedies
-    assert (change, offer.num_gpus) == ("--cache-dtype fp8", 1)
-    assert "fewer bits  --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in str(found)
-    above = html_page([found]).split("<main>")[0]
-    assert "<p>With --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in above
-    assert searched(**given, users=1).remedies == ()
-
-
-def test_of_fewer_bits_with_prices_only_what_is_cheaper_is_named() -> None:
-    given = {"gpu": ("h100-80gb",), "gpus": 2, "utilization": 0.0059, "prices": {"h100": 2}}
-    one = served(utilization=0.0059)
-    ((_, offer),) = searched(**given, users=one.most_users_on_average + 1).remedies
-    assert offer.hourly == 2
-    assert searched(**given, users=1).remedies == ()

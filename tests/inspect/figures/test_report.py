@@ -50,7 +50,7 @@ def test_it_has_all_sections(page: Path) -> None:
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     assert headings == [
         *("Memory, and where it fits", "Memory over time", "Memory at the peak"),
-        *("Parameters", "Operations", "Modules"),
+        *("Parameters", "Operations, forward and backward", "Modules"),
     ]
     assert "3 x LlamaDecoderLayer" in text
     assert "t4-16gb" in text
@@ -187,7 +187,7 @@ def test_what_to_run_next_stands_under_the_answer(tmp_path: Path) -> None:
     above, below = text.split("<main>")
     assert found.next_commands
     for command in found.next_commands:
-        assert f"<p><code>{escape(command)}</code></p>" in above
+        assert f"<p>Next: <code>{escape(command)}</code></p>" in above
         assert escape(command) not in below
     assert "<span>step time, were there room</span>" in above
 
@@ -195,7 +195,7 @@ def test_what_to_run_next_stands_under_the_answer(tmp_path: Path) -> None:
 def test_what_training_holds_is_a_card_of_a_model_without_a_step(tmp_path: Path) -> None:
     with fake_mode():
         model = nn.Linear(8192, 8192, bias=False)
-    card = "<b>1.07 GB</b><span>held by AdamW, before activations (1.00 GiB)</span>"
+    card = "<b>1.07 GB</b><span>before activations: AdamW, mixed precision (1.00 GiB)</span>"
     found, step = summary(model), estimate(model, torch.ones(1, 8192), gpu="t4-16gb")
     assert card in report(found, tmp_path / "a.html").read_text(encoding="utf-8")
     assert card not in report(found, step, tmp_path / "b.html").read_text(encoding="utf-8")

@@ -83,17 +83,18 @@ def test_what_does_not_fit_has_the_time_of_a_gpu_with_room() -> None:
 
 
 def test_of_many_gpus() -> None:
-    """The first three are named; a GPU whose rates are unknown has no time, and a note says why."""
-    x = torch.empty(1_000_000, 4096, device="meta")
+    """The first six are named; a GPU whose rates are unknown has no time, and a note says why."""
+    x = torch.empty(300_000, 4096, device="meta")
     large = estimate(layers(), x, optimizer="adamw", gpu="t4-16gb")
     names = ["h200-141gb", "b200-180gb", "mi300x-192gb", "b300-288gb", "mi325x-256gb"]
+    names += ["l40s-48gb", "h100-80gb", "a100-80gb"]
     found = fit(large, "t4-16gb", *names, vary=None)
     fitting = [each.gpu for each in found if each.fits]
     tight = [each.gpu for each in found if each.verdict == "tight"]
-    named = [*(name for name in fitting if name not in tight), *tight][:3]
-    line = f"on {len(fitting)} of 6 GPUs: {', '.join(named)} and {len(fitting) - 3} more"
+    named = [*(name for name in fitting if name not in tight), *tight][:6]
+    line = f"on {len(fitting)} of 9 GPUs: {', '.join(named)} and {len(fitting) - 6} more"
     hidden = f" ({len(tight)} of them tight)" * bool(tight)
-    assert len(fitting) > 4
+    assert len(fitting) == 8
     assert f"{line}{hidden};" in first_line(found)
     note = "No step time on mi300x-192gb, mi325x-256gb, whose FLOP/s and bandwidths are not known here."
     assert note in str(found)
@@ -112,7 +113,7 @@ def test_of_a_plan() -> None:
     assert first_line(found).startswith("fits yes: ")
     assert found.step_seconds is not None
     assert first_line(found).endswith(
-        f"on NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); "
+        f"on each of 2 x NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); "
         "training with sgd in fp32 parameters on the sum of the output, batch 4 per rank"
     )
 

@@ -20,7 +20,7 @@ from torchfake.inspect.records.units import bytes_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
 from torchfake.inspect.timing.hardware import why_untimed
 
-_SEARCHED = "; of axes dp, tp (its sequences too), replicate and ep, not pp and cp"
+_SEARCHED = "; meshes of dp, tp, replicate and ep, not of pp and cp"
 
 
 def _options(zero: int | None, sequence_parallel: bool, offload: bool) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _answers(found: Search) -> Iterator[Line]:
         yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
     refused = f"; {unknown} cannot be run" if unknown else ""
-    whole = "those of the first lines were run with all layers, the others with few"
+    whole = "the fastest and the fewest GPUs were run with all layers, the others with few"
     yield "tried", f"{len(found.rows)} layouts; {whole}{refused}{_SEARCHED}"
 
 

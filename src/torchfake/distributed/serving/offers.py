@@ -129,7 +129,8 @@ class ServingSearch(Record):
     left_out: tuple[str, ...] = ()  # formats and GPUs that were asked for and not tried, and why
     remedies: tuple[tuple[str, Offer], ...] = ()
     """If none meets the limits: changes with which one does, each with the fewest GPUs, or with
-    prices the cheapest; else the change to fewer bits with which fewer GPUs do, or cheaper ones."""
+    prices the cheapest; else the first change to fewer bits with which fewer GPUs do, or with
+    prices cheaper ones, and the change with the fewest or cheapest, if that is another one."""
     failed: tuple[tuple[str, Offer], ...] = ()
     """If there is no remedy either: changes that were tried, each with what it was tried on."""
 

@@ -20,7 +20,7 @@ from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, 
 _NOTE = (
     "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
     "GPUs of each type{limits}; most users: with full contexts, to those at their average "
-    "length{prices}."
+    "length{tight}{prices}."
 )
 
 
@@ -59,6 +59,8 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
     is_priced = any(offer.hourly is not None for offer in found.best)
     note = _NOTE.format(
         limits="" if found.fits else ", none of which meets the limits",
+        tight="; tight: not with full contexts"
+        * any(o.plan.verdict == "tight" for o in found.best),
         prices="; prices of an hour, and of 1M tokens of answers" * is_priced,
     )
     ways = [table(found.best, _columns_of(found), note)] * bool(found.best)
@@ -115,19 +117,20 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         yield "fewest", f"{what}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
-        by = "by the hour" + " and by the token" * (answer is cheapest)
+        by = f"with {_formats(found.offers)}, " * bool(found.remedies)
+        by += "by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
         yield "cheapest", f"{what}; {by}{of_priced}; {how}"
     yield "  error", error_text(plan)
-    for change, offer in found.remedies:
-        yield "fewer bits", f"{change}: {_offer_text(found, offer)}"
+    less = "fewer GPUs" if found.least_hourly is None else "cheaper"
+    yield less, [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies]
     yield from (("note", note) for note in plan.notes)
     if cheapest is not None and cheapest is not answer:
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
     if has_fewer := fewest.num_gpus < answer.num_gpus:
         yield "fewest", _offer_text(found, fewest)
     if fastest is not answer and not (has_fewer and fastest is fewest):
-        yield "fastest", f"{_offer_text(found, fastest)}, the most on each GPU"
+        yield "most tokens", f"{_offer_text(found, fastest)}, the most on each GPU"
 
 
 def _tried(found: ServingSearch) -> str:

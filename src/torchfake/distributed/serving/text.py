@@ -111,7 +111,7 @@ def _fitting(found: ServingPlan) -> str:
 def lacking_text(found: ServingPlan) -> str:
     """What the memory is too small for: the model, or some of the users."""
     if found.memory.cache <= 0:
-        return f"the model alone lacks {bytes_text(-found.memory.cache)} on each GPU"
+        return f"even without users {bytes_text(-found.memory.cache)} are missing on each GPU"
     average = f"{found.most_users_on_average:,} of {found.users:,} users"
     return f"{average} at their average length, others wait"
 
@@ -152,7 +152,7 @@ def _sizes(found: ServingPlan) -> dict[str, int]:
         "activations": memory.activations,
         "CUDA, NCCL": memory.context,
         "CUDA graphs": memory.graphs,
-        "unused": memory.unused,
+        "kept free": memory.unused,
     }
 
 

@@ -128,9 +128,9 @@ _Change = tuple[str, Ways, Question]
 
 
 def with_changes(found: ServingSearch, ways: Ways, question: Question) -> ServingSearch:
-    """The search with the first change to fewer bits with which fewer GPUs than those of the answer
-    do, or with prices cheaper ones. If there is no answer: with the first change to fewer bits with
-    which one does, and with more GPUs; if neither does, with both.
+    """The search with changes to fewer bits with which fewer GPUs than those of the answer do, or
+    with prices cheaper ones: the first, and the best. If there is no answer: with the first change
+    to fewer bits with which one does, and with more GPUs; if neither does, with both.
     """
     answer, tried = found.answer, list[tuple[str, Offer]]()
     if answer is not None:
@@ -140,7 +140,10 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
         def is_cheaper(offer: Offer) -> bool:
             return answer.hourly is None or (offer.hourly or math.inf) < answer.hourly
 
-        return replace(found, remedies=_first(_in_fewer_bits(fewer, question), tried, is_cheaper))
+        changes = _in_fewer_bits(fewer, question)
+        each = [found for one in changes for found in _first([one], tried, is_cheaper)]
+        best = sorted(each, key=lambda change: _cost(change[1]))[:1]
+        return replace(found, remedies=(*each[:1], *(one for one in best if one is not each[0])))
     more = replace(ways, most={kind: MORE_GPUS * n for kind, n in ways.most.items()})
     narrow = _in_fewer_bits(more, question)
     both = ((f"{text} and more GPUs", on, asked) for text, on, asked in narrow)
@@ -166,6 +169,11 @@ def _first(
             priced = [offer for offer in meeting if offer.hourly is not None]
             return ((text, min(priced, key=by_hour) if priced else min(meeting, key=by_fewest)),)
     return ()
+
+
+def _cost(offer: Offer) -> float:
+    """The price of an hour, or without prices the number of GPUs."""
+    return offer.num_gpus if offer.hourly is None else offer.hourly
 
 
 def _in_fewer_bits(ways: Ways, question: Question) -> Iterator[_Change]:

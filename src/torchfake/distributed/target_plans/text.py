@@ -23,6 +23,7 @@ from torchfake.distributed.text import (
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
+from torchfake.inspect.show.step_time import room_text
 from torchfake.inspect.show.verdict import global_batch_text
 from torchfake.inspect.timing.collectives import gpus_per_node
 
@@ -69,7 +70,8 @@ def _time(found: TargetPlan) -> Iterator[Line]:
     yield from faster_in(found.plan)
     at_most = "at most " * found.plan.is_lower_bound
     mfu = mfu_text(found.plan)
-    yield "throughput", f"{at_most}{rate_text(found)}" + f", MFU {mfu}" * bool(mfu)
+    rate = f"{at_most}{rate_text(found)}{room_text(found.plan.fit)}"
+    yield "throughput", rate + f", MFU {mfu}" * bool(mfu)
 
 
 def rate_text(found: TargetPlan) -> str:

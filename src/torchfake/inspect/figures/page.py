@@ -24,7 +24,7 @@ from torchfake.inspect.records.units import bytes_text, compared_bytes, count_te
 from torchfake.inspect.show.headline import headline, training_bytes, training_lines
 from torchfake.inspect.show.rows import VERDICT, VERDICTS, Block, Row
 from torchfake.inspect.show.step_time import room_text
-from torchfake.inspect.show.verdict import largest_text
+from torchfake.inspect.show.verdict import largest_text, which_shown
 from torchfake.inspect.summary import Summary
 from torchfake.inspect.timing.hardware import why_untimed
 
@@ -49,11 +49,14 @@ _IN_WORDS = {
 }
 """How a sentence begins, by how the row does."""
 
-_REMEDIES = {"try": "Try ", "else": "", "fewer bits": "With ", "next": ""}
+_REMEDIES = {
+    **{"try": "Try ", "else": "", "next": "Next: "},
+    **{"cheaper": "Cheaper with ", "fewer GPUs": "Fewer GPUs with "},
+}
 """Rows of changes, with which it fits or not even with those, or for less, and how their sentences
 begin; more rows follow without a name. Commands to run next are code."""
 
-_RULE_OF_THUMB, _HELD = "training", "held by AdamW, before activations"
+_RULE_OF_THUMB, _HELD = "training", "before activations: AdamW, mixed precision"
 """The names of the row and of the card that are not shown beside a step, which says more."""
 
 
@@ -121,10 +124,11 @@ def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
 def _changes(remedies: Sequence[Row]) -> Iterator[str]:
     """Rows of changes as sentences, or as commands."""
     for remedy in remedies:
+        begin, change = _REMEDIES[remedies[0].name], remedy.values[0]
         if remedies[0].name == "next":
-            yield f"<p><code>{escape(remedy.values[0])}</code></p>\n"
+            yield f"<p>{begin}<code>{escape(change)}</code></p>\n"
         else:
-            said = f"{_REMEDIES[remedies[0].name]}{remedy.values[0]}"
+            said = f"{begin}{change}"
             yield _p(f"{said[0].upper()}{said[1:]}.")
 
 
@@ -188,7 +192,8 @@ def _(found: Summary) -> list[OnPage]:
         cards[_HELD] = compared_bytes(training_bytes(found))
     sections: list[tuple[str, Any]] = [("Parameters", icicle_svg(drawing.parameters_icicle(found)))]
     if found.flops and sum(found.flops_of([""])):
-        sections.append(("Operations", icicle_svg(drawing.operations_icicle(found))))
+        of = ", forward and backward" * bool(found.flops_of([""]).backward)
+        sections.append((f"Operations{of}", icicle_svg(drawing.operations_icicle(found))))
     sections.append(("Modules", shown(found)))
     return [OnPage(found.tree.class_name, Row("", (headline(found),)), cards, sections)]
 
@@ -196,7 +201,8 @@ def _(found: Summary) -> list[OnPage]:
 @on_page.register
 def _(found: Inspection) -> list[OnPage]:
     parts = (found.summary, found.memory, found.graph)
-    return [page for part in parts if part is not None for page in on_page(part)]
+    first, *others = (page for part in parts if part is not None for page in on_page(part))
+    return [first._replace(target=found.target), *others]
 
 
 @on_page.register
@@ -218,11 +224,13 @@ def _(found: Fits) -> list[OnPage]:
         largest = "serves at most" if found[0].serve is not None else f"max {found[0].vary}"
         cards[largest] = largest_text(found[0])
     elif "GPU" in cards:
-        which = "the smallest that it fits on" if found.fits else "the largest"
-        if found.shown_fit is not None and found.shown_fit.verdict == "tight":
+        which = which_shown(found)
+        if found.shown_fit.verdict == "tight":
             which += f", tight: {compared_bytes(found.shown_fit.headroom_bytes)} to spare"
         cards = {which: cards.pop("GPU"), **cards}
-    sections = [("Memory, and where it fits", blocks), *memory_sections(found.shown)]
+    of_step, *tables = blocks
+    in_order = [*tables, of_step] if len(found) > 1 else blocks
+    sections = [("Memory, and where it fits", in_order), *memory_sections(found.shown)]
     return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]
 
 

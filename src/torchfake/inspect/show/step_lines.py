@@ -34,9 +34,15 @@ def step_block(peak: Peak, lines: Iterable[Line]) -> Block:
     )
 
 
-def step_lines(found: Estimate, fit: Fit | None = None) -> Iterator[Line]:
-    """The lines of an estimate, each a name and a text; `fit` is the verdict, if there is one."""
-    yield "step", _step_text(found)
+def step_lines(found: Estimate, fit: Fit | None = None, which: str = "") -> Iterator[Line]:
+    """The lines of an estimate, each a name and a text.
+
+    Args:
+        found: the estimate.
+        fit: the verdict, if there is one.
+        which: which of several GPUs it is for, as text.
+    """
+    yield "step", _step_text(found) + (f", {which}" if which else "")
     if found.step.weights is not None:
         scheme = scheme_named(found.step.weights)
         packing = f", packed as {scheme.packing}" if scheme.packing else ""

@@ -40,6 +40,7 @@ from torchfake.inspect.show.verdict import (
     reserved_note,
     verdict_on_several,
     weights_verdict,
+    which_shown,
 )
 from torchfake.inspect.summary import Summary
 
@@ -166,7 +167,8 @@ def _memory(found: Estimate | Fits, *, says_inputs: bool) -> list[Block]:
     """The blocks about the memory of a step; `says_inputs`: also which inputs were generated."""
     estimate, fit = (found, None) if isinstance(found, Estimate) else (found.shown, found.shown_fit)
     inputs = [("input", generated_inputs(estimate.subject.kwargs))] * says_inputs
-    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit)
+    which = which_shown(found) if isinstance(found, Fits) and len(found) > 1 else ""
+    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit, which)
     step = step_block(estimate.peak, lines)
     return [step] if isinstance(found, Estimate) else [step, *_fits(found)]
 

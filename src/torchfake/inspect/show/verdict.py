@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect.contents.weights import Weights, WeightsFit
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fit
+from torchfake.inspect.memory.fit import Fit, Fits
 from torchfake.inspect.records.units import compared_bytes, count_text, number_text
 from torchfake.inspect.show.step_time import time_in_short
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
 
-def verdict_text(fit: Fit, counted: str, time: str) -> str:
+def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
     begins with the verdict of tables and of JSON: yes, tight or no. If the allocator has to free
     cached blocks, that follows, and that it takes time. Where it is tight, what is left is less
@@ -27,6 +27,7 @@ def verdict_text(fit: Fit, counted: str, time: str) -> str:
         fit: the verdict.
         counted: what was counted, as text.
         time: how long it takes where it fits, as text; "" if that is not known.
+        num_gpus: on how many GPUs.
     """
     usable = compared_bytes(fit.usable_bytes)
     spare = compared_bytes(abs(fit.headroom_bytes))
@@ -35,7 +36,8 @@ def verdict_text(fit: Fit, counted: str, time: str) -> str:
     left += ", less than the error of 5 %" * (fit.verdict == "tight")
     time += ", more while blocks are freed" * (fit.frees_cached_blocks and bool(time))
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
-    where = ", ".join(filter(None, [f"on {fit.gpu}", time if fit.fits else ""]))
+    gpu = fit.gpu if num_gpus == 1 else f"each of {num_gpus:,} x {fit.gpu}"
+    where = ", ".join(filter(None, [f"on {gpu}", time if fit.fits else ""]))
     return f"{verdict}: {reserved} reserved of {usable}, {left}, {where}; {counted}"
 
 
@@ -126,7 +128,12 @@ def largest_text(fit: Fit) -> str:
     return " or ".join(found) or "none" * is_searched
 
 
-_NUM_NAMED = 3
+def which_shown(fits: Fits) -> str:
+    """Which of several GPUs the step is shown on."""
+    return "the smallest that it fits on" if fits.fits else "the largest"
+
+
+_NUM_NAMED = 6
 """How many GPUs the verdict names where something fits on more of them; a table has them all."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -59,6 +60,11 @@ def _ends_on_fakes(name: str, cases_of: CasesOf, index: int) -> bool:
 
 _FAKES_DONE = "fakes done"
 
+_MOST_SECONDS = 120
+"""Of a call, after which its child ends as by a crash: a kernel of eager that has written past the
+end of its memory may leave the lock of ``malloc`` held, which the next ``free`` waits for.
+"""
+
 
 def _write_differences(names: list[str], cases_of: CasesOf, skipped: int, pipe: int) -> None:
     status = 1
@@ -67,6 +73,7 @@ def _write_differences(names: list[str], cases_of: CasesOf, skipped: int, pipe: 
             for name in names:
                 for i, case in enumerate(cases_of(name)):
                     if i >= skipped:
+                        signal.alarm(_MOST_SECONDS)
                         fake = fake_outcome(case)
                         out.write(json.dumps([name, _FAKES_DONE, ""]) + "\n")
                         kind, text = difference(case, fake) or (None, "")

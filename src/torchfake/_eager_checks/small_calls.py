@@ -218,7 +218,9 @@ def small(
 ) -> Any:
     """The argument `arg` as it is in a trial."""
     if isinstance(arg, torch.Tensor):
-        return argument_value(arg) if keeps_known and is_known(arg) else _small(arg, cut, device)
+        if keeps_known and is_known(arg):
+            return argument_value(arg).clone()  # a trial may write it
+        return _small(arg, cut, device)
     if isinstance(arg, (list, tuple)):
         items = [small(i, cut, device, keeps_known=keeps_known, is_int=is_int) for i in arg]
         are_sizes = cut.lists and items and all(type(item) is int for item in items)

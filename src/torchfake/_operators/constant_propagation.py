@@ -109,7 +109,7 @@ def propagate_values(call: Call, result: Any) -> None:
         return
     if call.traits.is_random and lazy_draws.draw_lazily(call, result):
         return
-    if _can_compute_values(call, written, new) and not any(map(has_grown, written)):
+    if _can_compute_values(call, written, new) and all(map(_has_memory, written)):
         if _compute_values(call, result, new):
             return
     if call.traits.is_random:
@@ -165,6 +165,13 @@ def _start_uninitialized(new: list[FakeTensor]) -> None:
             storage.value = ConstantFill(number, dtype, storage.num_bytes)
 
 
+def _has_memory(fake: FakeTensor) -> bool:
+    """Whether the known value of a written argument has all the memory that the operator writes,
+    also if the argument had no elements before.
+    """
+    return not has_grown(fake) and (fake.numel() > 0 or fake._fake_storage.is_known)
+
+
 def has_grown(fake: FakeTensor) -> bool:
     """Whether the operator has enlarged a storage of known value: the new memory is unwritten."""
     storage = fake._fake_storage
@@ -197,7 +204,8 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
         if not is_known(call.args[0]) and all(is_known(t) for t in others):
             storage = call.args[0]._fake_storage
             storage.value = torch.UntypedStorage(storage.num_bytes, device="cpu")
-    if traits.packet == "aten::rrelu_with_noise" and is_known(call.args[0]):
+    is_rrelu = traits.packet in ("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
+    if is_rrelu and is_known(call.args[0]):
         noise = call.args[1]  # written as a whole, though never read
         if isinstance(noise, FakeTensor) and noise._fake_storage.value is None:
             storage = noise._fake_storage

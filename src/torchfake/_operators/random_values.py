@@ -172,7 +172,8 @@ def skipping_draws_as_one(
 
 def _run_later(call: Call, record: Metadata) -> Run | None:
     overload = schemas.overload_with_generator(call.func)
-    written = mutated_tensors(call)
+    read = () if call.traits.overwrites_first else call.args[:1]  # rrelu_ does not read its noise
+    written = [t for t in mutated_tensors(call) if not any(t is r for r in read)]
     taken = [t for t in call.tensors if not any(t is w for w in written)]
     is_known = all(isinstance(t, FakeTensor) and known_values.is_known(t) for t in taken)
     if overload is None or not is_known or math.prod(record.size) > MAX_RUN_ELEMENTS:
@@ -200,7 +201,8 @@ def _run(func: Any, args: list[Any], kwargs: Kwargs, generator: torch.Generator)
 def _real(arg: Any) -> Any:
     if isinstance(arg, Metadata):
         return torch.empty_strided(arg.size, arg.stride, dtype=arg.dtype, device="cpu")
-    return lazy_values.to_real(arg)
+    real = lazy_values.to_real(arg)
+    return real.clone() if isinstance(real, torch.Tensor) else real  # the run may write it
 
 
 def draw_for_real(call: Call) -> Any:
@@ -230,8 +232,10 @@ def draw_into(func: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any]) ->
     named |= {n: value for n, value in kwargs.items() if n not in ("out", "generator")}
     fill = _FILLS_OF_OUT.get(func._schema.name)
     if fill is not None and "size" in named:
-        out.resize_(named.pop("size"))
+        out = _resized(out, named.pop("size"))
         return fill(out, *named.values(), generator=generator)
+    if draw := _DRAWN_IN_PLACE.get(func):
+        return draw(out, *named.values(), generator=generator)
     packet, overload = func.overloadpacket, func._schema.overload_name
     if func._schema.name == "aten::randperm":
         options = {"dtype": out.dtype, "device": out.device, "generator": generator}
@@ -239,7 +243,38 @@ def draw_into(func: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any]) ->
     else:
         functional = getattr(packet, overload.removesuffix("out").removesuffix("_") or "default")
         drawn = run(functional, tuple(named.values()), {"generator": generator})
-    return out.resize_(drawn.shape).copy_(drawn)
+    return _resized(out, drawn.shape).copy_(drawn)
+
+
+def _resized(out: Any, size: Sequence[int]) -> Any:
+    """`out`, which is resized only if it has another size: one that requires a gradient cannot."""
+    return out if tuple(out.shape) == tuple(size) else out.resize_(size)
+
+
+def _normal_into(out: Any, mean: Any = 0, std: Any = 1, *, generator: Any) -> Any:
+    """normal_out_impl in aten/src/ATen/native/DistributionTemplates.h: the mean is read after the
+    draw, and may be `out`. A standard deviation that is a number counts as of the shape of `out`.
+    """
+    of_mean = mean.shape if isinstance(mean, torch.Tensor) else ()
+    of_std = std.shape if isinstance(std, torch.Tensor) else out.shape
+    out = _resized(out, torch.broadcast_shapes(of_mean, of_std))
+    if not isinstance(std, torch.Tensor):
+        return out.normal_(0, std, generator=generator).add_(mean)
+    return out.normal_(generator=generator).mul_(std).add_(mean)
+
+
+def _bernoulli_into(out: Any, probability: Any, *, generator: Any) -> Any:
+    """bernoulli_out in aten/src/ATen/native/Distributions.cpp."""
+    return _resized(out, probability.shape).bernoulli_(probability, generator=generator)
+
+
+_DRAWN_IN_PLACE: dict[Any, Callable[..., Any]] = {
+    aten.normal.Tensor_float_out: _normal_into,
+    aten.normal.float_Tensor_out: _normal_into,
+    aten.normal.Tensor_Tensor_out: _normal_into,
+    aten.bernoulli.out: _bernoulli_into,
+}
+"""Draws with ``out=`` that eager makes in `out`, before it reads what else they depend on."""
 
 
 def _fill_with_integers(out: Any, *bounds: int, generator: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torchfake._patches.patch import Patch, replacing
 from torchfake._recording.arguments import fake_aliases
 from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.method_arguments import device_of_kind, target_of_type
-from torchfake._torch import autograd, backends, kernels
+from torchfake._torch import autograd, backends, dispatcher, kernels
 from torchfake.errors import UnsupportedOpError
 
 
@@ -159,7 +160,22 @@ def _group_by_device(original: Any, lists: Any, with_indices: bool = False) -> A
             column.extend(source[i : i + 1])
         if with_indices:
             indices.append(i)
-    return groups
+    return {key: groups[key] for key in _in_order_of_cpp(original, groups)}
+
+
+def _in_order_of_cpp(original: Any, keys: Iterable[tuple[torch.device, torch.dtype]]) -> list[Any]:
+    """Devices and dtypes in the order of torch's hash table, in which a norm adds up the groups;
+    the dtypes of a GPU are ordered as those of the CPU.
+    """
+    by_device: dict[torch.device, list[torch.dtype]] = {}
+    for device, dtype in keys:
+        by_device.setdefault(device, []).append(dtype)
+    found = []
+    with dispatcher.as_eager():
+        for device, dtypes in by_device.items():
+            ordered = original([[torch.empty(0, dtype=dtype) for dtype in dtypes]], False)
+            found += [(device, dtype) for _, dtype in ordered]
+    return found
 
 
 class _TypesWithFakes(list[type]):

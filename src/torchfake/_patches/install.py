@@ -31,6 +31,7 @@ from torchfake._patches.sources import (
     data_sources,
     draws,
     files,
+    real_storages,
     subclasses,
     uninitialized_parameters,
 )
@@ -162,6 +163,7 @@ PATCHES_FOR_ANY_MODE = [
     *device_arguments.PATCHES,
     *draws.PATCHES,
     *files.PATCHES,
+    *real_storages.PATCHES,
     *uninitialized_parameters.PATCHES,
     *conjugate_views.PATCHES,
     *subclasses.PATCHES,

@@ -168,8 +168,9 @@ def defer(fake: FakeTensor, op: Op | None, mark: int, location: RawLocation | No
 
 
 def add_write(op: Op, storage: Storage) -> None:
-    """Give a deferred storage the contents that `op` leaves in it."""
+    """Give a deferred storage the contents that `op` leaves in it, which may have enlarged it."""
     deferred: Any = storage.deferred
     storage.value = None
-    deferred.op = op
-    op.add_written(deferred.cell)
+    deferred.op, cell = op, deferred.cell
+    op.add_written(cell)
+    cell.num_bytes = max(cell.num_bytes, storage.num_bytes)

@@ -144,14 +144,7 @@ def _check_order_and_bounds(ops: list[Op], contents: Contents, record: Metadata)
     for number, read in [*reads, (last, Read(contents, record))]:
         source, seen = read.contents.op, read.record
         assert source is None or source.number < number, f"operation {number} reads its future"
-        assert seen.end_bytes <= _max_bytes(read.contents), f"operation {number} reads {seen}"
-
-
-def _max_bytes(contents: Contents) -> int:
-    """The size of a storage; unlimited if its operation may have resized it."""
-    op = contents.op
-    grew = op is not None and op.mutated and "resize" in str(op.func)
-    return 1 << 62 if grew else contents.cell.num_bytes
+        assert seen.end_bytes <= read.contents.cell.num_bytes, f"operation {number} reads {seen}"
 
 
 def graph(tensor: torch.Tensor) -> Graph:

@@ -45,9 +45,9 @@ def is_unknown(fake: Any) -> bool:
 
 def value_of(fake: Any) -> torch.Tensor:
     """The value of a fake, known or assumed, to be read only."""
-    record = fake._fake_meta
-    value = NO_BYTES.bytes() if 0 in record.size else fake._fake_storage.known_bytes()
-    return memory.view_of(value, record)
+    record, storage = fake._fake_meta, fake._fake_storage
+    has_bytes = storage.is_known or 0 not in record.size  # that ``out=`` may reach, enlarged
+    return memory.view_of(storage.known_bytes() if has_bytes else NO_BYTES.bytes(), record)
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()

@@ -1,4 +1,5 @@
-"""Eigenvalues and singular values, for which C++ asks for vectors too if a tensor is a subclass.
+"""Eigenvalues and singular values, for which C++ asks for vectors too if a tensor is a subclass;
+ranks, which C++ does not write into a subclass.
 
 Input: a call of the composite. Output: its result, by the routine of LAPACK that computes it for a
 plain tensor, whose values differ in the last bits. Invariant: with a gradient, C++ decides.
@@ -38,6 +39,28 @@ def eigvalsh(redispatch: Redispatch, matrix: Tensor, uplo: str = "L") -> Tensor:
         values: Tensor = aten._linalg_eigh.default(autocast(matrix), uplo, False)[0]
         return values
     return redispatch(matrix, uplo)  # type: ignore[no-any-return]
+
+
+def rank_into(functional: Any) -> Callable[..., Tensor]:
+    """The kernel of an overload of ``linalg.matrix_rank`` with ``out=``, made of the one without:
+    for a subclass, C++ returns a new tensor, and `out` stays as it was.
+    """
+
+    def kernel(redispatch: Redispatch, *args: Any, out: Tensor, **named: Any) -> Tensor:
+        return torch.sum(functional(*args, **named).unsqueeze(-1), -1, out=out)
+
+    return kernel
+
+
+RANKS_INTO = {
+    getattr(aten.linalg_matrix_rank, into): rank_into(getattr(aten.linalg_matrix_rank, functional))
+    for into, functional in {
+        "out": "default",
+        "out_tol_tensor": "tol_tensor",
+        "atol_rtol_tensor_out": "atol_rtol_tensor",
+        "atol_rtol_float_out": "atol_rtol_float",
+    }.items()
+}
 
 
 def autocast(matrix: Tensor) -> Tensor:

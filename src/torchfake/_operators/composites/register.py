@@ -33,6 +33,8 @@ def register_kernels() -> None:
     register(aten.max_pool1d.default, layers.max_pool1d)
     register(aten.linalg_svdvals.default, matrices.svdvals)
     register(aten.linalg_eigvalsh.default, matrices.eigvalsh)
+    for overload, kernel in matrices.RANKS_INTO.items():
+        register(overload, kernel)
     register(aten.one_hot.default, tensors.one_hot)
     register(aten.bincount.default, tensors.bincount)
     for packet in (aten.max, aten.min, aten.median, aten.nanmedian):

@@ -46,6 +46,15 @@ def bernoulli_into(input: Tensor, *, out: Tensor, **_options: Any) -> Tensor:
     return out.resize_(input.shape)
 
 
+@register_meta_kernel(aten.normal.Tensor_float_out)
+def normal_into(mean: Tensor, _std: float = 1, *, out: Tensor, **_options: Any) -> Tensor:
+    """normal_out_impl in aten/src/ATen/native/DistributionTemplates.h: the standard deviation
+    counts as of the shape of `out`.
+    """
+    shape = torch.broadcast_shapes(mean.shape, out.shape)
+    return out if out.shape == shape else out.resize_(shape)
+
+
 @register_meta_kernel(aten.normal.float_float)
 def normal_of_size(_mean: float, _std: float, size: list[int], **options: Any) -> Tensor:
     """``torch.normal`` of two numbers and a size, with any dtype."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core.metadata import contiguous_stride
+from torchfake._core.metadata import contiguous_stride, operand_of, strides_of_result
 from torchfake._operators import result_strides
 from torchfake._operators.meta_kernels.first_use import own_kernel_for, replacement_for
 from torchfake._torch import cpp_metadata, dispatcher
@@ -57,8 +57,14 @@ def _of_cpp(func: Any, device_type: str) -> Kernel | None:
         return None
     if cpp_metadata.is_structured(functional):
         return partial(_into_outputs, func, kernel_for(functional, device_type))
+    return _of_python(func, device_type)
+
+
+def _of_python(func: Any, device_type: str) -> Kernel:
+    """Torch's Python, with the strides of eager: with ``out=``, those of the result without it."""
+    functional = functional_of(func) or func
     made = result_strides.with_strides_of_eager(functional, functional, device_type)
-    return None if made is functional else partial(_into_outputs, func, made)
+    return made if functional is func else partial(_into_outputs, func, made)
 
 
 def _is_factory_or_view(func: Any) -> bool:
@@ -98,8 +104,7 @@ def _compose(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
         with dispatcher.with_parts_seen_by(_Parts(device_type, whole=func)):
             return cpp_metadata.compose_below_autograd(func, args, kwargs)
     except NotImplementedError:  # a part has no meta kernel, but the whole may have one
-        whole = result_strides.with_strides_of_eager(func, func, device_type)
-        return whole(*args, **kwargs)
+        return _of_python(func, device_type)(*args, **kwargs)
 
 
 def _made_for_outputs(func: Any, make: Kernel, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -120,6 +125,8 @@ def _into_outputs(func: Any, make: Kernel, *args: Any, **kwargs: Any) -> Any:
         out, stride = kwargs[name], new.stride()
         if out.shape == new.shape:
             stride = out.stride()
+        elif any(new is arg for arg in args):  # conj_physical of real numbers makes nothing
+            stride = strides_of_result(tuple(new.shape), [operand_of(new)])
         elif out.numel() and not has_kernel:
             stride = contiguous_stride(new.shape)
         wanted.append((out, new.shape, stride))

@@ -51,6 +51,7 @@ def kernels_of_operators() -> dict[Any, Callable[..., Any]]:
     return {
         aten.linalg_svdvals.default: matrices.svdvals,
         aten.linalg_eigvalsh.default: matrices.eigvalsh,
+        **matrices.RANKS_INTO,
         aten.ctc_loss.Tensor: composites.ctc_loss,
         aten.cumprod_backward.default: derivatives.cumprod_backward,
         aten.cross_entropy_loss.default: composites.cross_entropy_loss,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from tests._patches.conftest import CUDA
 from tests.conftest import all_fake
-from torchfake import fake_mode, is_fake
+from torchfake import deferred_mode, fake_mode, is_fake
 from torchfake.errors import UnsupportedOpError
 
 
@@ -186,3 +188,19 @@ def test_default_types_on_the_cpu_can_be_set_in_a_mode() -> None:
             assert torch.ones(2).dtype == torch.float64
         finally:
             torch.set_default_tensor_type("torch.FloatTensor")
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+def test_tensors_are_grouped_in_the_order_of_eager(mode: Any) -> None:
+    """In which the norm of gradients of several dtypes is added up."""
+    dtypes = [torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.complex64]
+
+    def groups(order: Any) -> list[Any]:
+        found = _group_tensors_by_device_and_dtype([[torch.ones(1, dtype=d) for d in order]], True)
+        return [(dtype, indices) for (_, dtype), (_, indices) in found.items()]
+
+    for order in itertools.permutations(dtypes, 3):
+        repeated = (*order, *order[:1])
+        expected = groups(repeated)
+        with mode():
+            assert groups(repeated) == expected

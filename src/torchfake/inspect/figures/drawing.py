@@ -96,15 +96,25 @@ def operations_icicle(summary: Summary) -> Icicle:
 
 
 def peak_icicle(estimate: Estimate) -> Icicle:
-    """An icicle of the bytes held at the peak by module; equal consecutive modules are one. The
-    workspaces of cuBLAS are in the root alone.
+    """An icicle of the bytes held at the peak by module; equal consecutive modules are one. What no
+    module has made, such as a cache, is by category; so are the workspaces of cuBLAS.
     """
     sizes: dict[str, int] = {"": estimate.workspace_bytes}
     for name, own in estimate.by_module.items():
         for ancestor in name_and_ancestors(name):
             sizes[ancestor] = sizes.get(ancestor, 0) + sum(own.values())
     blocks = _peak_blocks(sizes, estimate.class_name)
+    apart = estimate.by_module.get("", {}) | {"workspace": estimate.workspace_bytes}
+    large = {name: size for name, size in apart.items() if size > _LEAST_SHARE * sizes[""]}
+    num_upper = 1 + sum(block.parent == estimate.class_name for block in blocks)
+    blocks[num_upper:num_upper] = [
+        Block(f"({name})", estimate.class_name, name, size) for name, size in large.items()
+    ]
     return Icicle("Bytes held at the peak, by module", blocks, units.bytes_text)
+
+
+_LEAST_SHARE = 0.01
+"""Of the peak, that a category has to have for a block of its own."""
 
 
 def _peak_blocks(sizes: dict[str, int], root: str) -> list[Block]:

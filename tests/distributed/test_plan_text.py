@@ -70,7 +70,7 @@ highest peak            67.3 MB (64.2 MiB) on rank 0 (dp 0, tp 0), and 1 more
   gradients             0 B, at another moment 36.4 kB
 reserved                73.4 MB (70.0 MiB)
 step time               7.59 ms, including 337 us waiting for communication and 6.79 ms for the host
-  error                 on held-out published runs of language models: median 4 %, nine in ten within 11 % (docs/time.md)
+  error                 bound by launches: 0.67 to 1.5 times that, as the host is fast or slow (docs/time.md)
   model FLOPs           0 % of 989.4 TFLOP/s in bf16
 
 ranks       parameters  activations  unsharded  communication   others     peak    sent

@@ -49,9 +49,14 @@ def bernoulli_into(input: Tensor, *, out: Tensor, **_options: Any) -> Tensor:
 @register_meta_kernel(aten.normal.Tensor_float_out)
 def normal_into(mean: Tensor, _std: float = 1, *, out: Tensor, **_options: Any) -> Tensor:
     """normal_out_impl in aten/src/ATen/native/DistributionTemplates.h: the standard deviation
-    counts as of the shape of `out`.
+    counts as of the shape of `out`, which in trials of sizes has no elements.
     """
-    shape = torch.broadcast_shapes(mean.shape, out.shape)
+    try:
+        shape = torch.broadcast_shapes(mean.shape, out.shape)
+    except RuntimeError:
+        if out.numel():
+            raise
+        shape = mean.shape
     return out if out.shape == shape else out.resize_(shape)
 
 

@@ -94,8 +94,9 @@ def _answers(found: Search) -> Iterator[Line]:
         yield from (uncounted_line(plan.uncounted), untimed_line(plan.untimed))
     unknown = sum(row.taken is None for row in found.rows)
     refused = f"; {unknown} cannot be run" if unknown else ""
-    whole = "the fastest and the fewest GPUs were run with all layers, the others with few"
-    yield "tried", f"{len(found.rows)} layouts; {whole}{refused}{_SEARCHED}"
+    is_about = any(row.taken is not None and row.taken.is_extrapolated for row in found.rows)
+    whole = "; the fastest and the fewest GPUs were run with all layers, others with few" * is_about
+    yield "tried", f"{len(found.rows)} layouts{whole}{refused}{_SEARCHED}"
 
 
 def _step(found: Search) -> str:

@@ -17,7 +17,7 @@ from torchfake._patches.patch import Patch, replacing, replacing_in_modes
 from torchfake._recording import sparse_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
-from torchfake._tensor.storages import FakeUntypedStorage, real_storage
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher
 
 
@@ -164,17 +164,6 @@ def _storage_from_buffer(original: Any) -> Any:
 
 
 @replacing
-def _copy_from_fake_storage(
-    original: Any, /, storage: Any, source: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """``UntypedStorage.copy_`` of a real storage: C++ reads the memory of the source."""
-    untyped = getattr(source, "_untyped_storage", source)
-    if isinstance(untyped, FakeUntypedStorage):
-        source = real_storage(untyped._fake_storage, "copy_()")
-    return original(storage, source, *args, **kwargs)
-
-
-@replacing
 def _lengths_as_tensors(
     original: Any, /, log_probs: Any, targets: Any, *lengths: Any, **options: Any
 ) -> Any:
@@ -238,6 +227,5 @@ PATCHES = [
     Patch(torch, "frombuffer", _with_fake_result),
     Patch(torch, "from_dlpack", _from_dlpack),
     Patch(torch, "to_dlpack", _to_dlpack),
-    Patch(torch.UntypedStorage, "copy_", _copy_from_fake_storage),
     Patch(torch.UntypedStorage, "from_buffer", _storage_from_buffer),
 ]

@@ -11,19 +11,21 @@ from typing import Any
 
 import torch
 
-from torchfake._patches.patch import Patch, replacing_in_modes
+from torchfake._core import modes
+from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor.storages import FakeUntypedStorage, real_storage
 from torchfake._torch import dispatcher
 
 
-@replacing_in_modes
+@replacing
 def _write(original: Any, storage: Any, *args: Any, **kwargs: Any) -> Any:
     """A method that writes: of a real storage the bytes, whatever mode is on."""
-    if isinstance(_untyped(storage), FakeUntypedStorage):
+    if modes.current() is None or isinstance(_untyped(storage), FakeUntypedStorage):
         return original(storage, *args, **kwargs)
     with_memory = [_with_memory(each) for each in args]
+    named = {name: _with_memory(each) for name, each in kwargs.items()}
     with dispatcher.as_eager():
-        return original(storage, *with_memory, **kwargs)
+        return original(storage, *with_memory, **named)
 
 
 def _untyped(storage: Any) -> Any:

@@ -69,6 +69,7 @@ SHORTFALLS: dict[str, dict[str, str]] = {
         "svd": CUDA,
         "svd_lowrank": CUDA,
         "to_sparse": SPARSE,
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": LACKING,
     },
     "backward-float32": {
         **dict.fromkeys(("__getitem__", "masked_select", "narrow", "repeat_interleave"), VALUES),

@@ -59,8 +59,8 @@ Seq = Annotated[int | None, INPUT("Sequence length in tokens; runs the model.", 
 Lengths = Annotated[
     str | None,
     INPUT(
-        "Steps with inputs of these lengths, in order, as padding per batch gives them: "
-        "memory is reserved for all.",
+        "Run steps of these sequence lengths, one after another, such as 512,4096,1024: batches "
+        "that are padded differently, whose memory the allocator keeps.",
         metavar="N[,N...]",
     ),
 ]
@@ -146,7 +146,13 @@ Profiles = Annotated[
     Path | None, GPU("TOML file with GPU profiles of your own.", "--profiles", metavar="FILE")
 ]
 AnswerName = Annotated[
-    str | None, INPUT("What to assume where the model reads unknown values: typical.", "--answer")
+    str | None,
+    INPUT(
+        "typical: where the model's code reads values that fakes do not have, assume those of a "
+        "healthy run (checks pass, loops go on, masks keep everything). [default: an error]",
+        "--answer",
+        metavar="typical",
+    ),
 ]
 Units = Annotated[
     str | None,

@@ -56,8 +56,8 @@ _REMEDIES = {
 """Rows of changes, with which it fits or not even with those, or for less, and how their sentences
 begin; more rows follow without a name. Commands to run next are code."""
 
-_RULE_OF_THUMB, _HELD = "training", "before activations: AdamW, mixed precision"
-"""The names of the row and of the card that are not shown beside a step, which says more."""
+_OF_STEPS, _HELD = ("training", "device"), "before activations: AdamW, mixed precision"
+"""The names of the rows and of the card that are not shown beside a step, which says more."""
 
 
 def html_page(records: Sequence[Any]) -> str:
@@ -163,7 +163,7 @@ def _body(found: str | Iterable[Block], said: Sequence[Any], has_step: bool) -> 
             rows=_without_orphans(
                 row
                 for row in block.rows
-                if row not in said and not (has_step and row.name == _RULE_OF_THUMB)
+                if row not in said and not (has_step and row.name in _OF_STEPS)
             ),
             heading="",
             code="",
@@ -242,18 +242,16 @@ def answer_in(blocks: Sequence[Block]) -> Row | None:
 
 def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
     """The key figures of an Estimate, or of a Plan."""
-    held, untimed = step.peak.by_category.get("activations"), why_untimed(step.gpu)
     cards = {} if step.gpu is None else {"GPU": step.gpu.name.removeprefix("NVIDIA ")}
     cards[f"peak of {step.mode}"] = compared_bytes(step.peak_bytes)
     cards["reserved"] = compared_bytes(fit.peak_reserved_bytes) if fit else ""
-    cards["activations at the peak"] = bytes_text(held) if held else ""
     room = room_text(fit)
     if step.step_seconds is not None:
         cards[f"step time{room}"] = seconds_text(step.step_seconds)
     elif step.schedule is not None:
         cards[f"step time, at least{room}"] = seconds_text(step.schedule.seconds)
     else:
-        cards["step time"] = untimed
+        cards["step time"] = why_untimed(step.gpu)
     return cards
 
 

@@ -82,8 +82,8 @@ def costs(inspection: Inspection) -> Iterator[Line]:
     if peak is None or increase is None:
         yield "peak memory", "not known on this platform"
     else:
-        both = f"{bytes_text(increase)} to build, {bytes_text(peak)} for the whole process"
-        yield "peak memory", both
+        of_build = f"{bytes_text(increase)} of it to build the model"
+        yield "peak memory", f"{bytes_text(peak)} for this process, {of_build}"
     yield from (("note", note) for note in inspection.notes)
     if inspection.has_inputs and not is_run:
         target = inspection.target, *inspection.config_words

@@ -326,9 +326,9 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c in keep else escape.get(c, c) for c in text)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], word: str = "or") -> str:
     """``A, B or C``."""
-    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 _LONGEST_NAME = 200  # longer names get no suggestions: the comparison takes quadratic time

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from torchfake.errors import listed
+
 _CLOSE = 0.7
 """How alike two options are written that may be taken for each other."""
 
@@ -34,8 +36,7 @@ def name_what_is_meant(error: Any) -> None:
     having = [f"torchfake {name}" for name, options in others.items() if option in options]
     error.possibilities = None
     if having:
-        *first, last = having
-        those = f"{', '.join(first)} and {last} have" if first else f"{last} has"
+        those = f"{listed(having, 'and')} {'have' if having[1:] else 'has'}"
         error.message += f" of torchfake {context.command.name}; {those} it"
     elif option.startswith("--") and len(option) <= _LONGEST:
         error.possibilities = _written_alike(option, own)

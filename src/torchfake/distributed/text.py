@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
 from torchfake.distributed.ranks.rank_plan import RankPlan
+from torchfake.errors import listed
 from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, compared_bytes, seconds_text
@@ -193,8 +194,8 @@ def step_text(plan: Plan) -> str:
         "the host": time.idle_seconds,
     }
     waits = [f"{seconds_text(n)} for {name}" for name, n in parts.items() if n > 1e-6]
-    listed = " and ".join([", ".join(waits[:-1]), *waits[-1:]] if len(waits) > 1 else waits)
-    including = f", including {listed.replace(' for ', ' waiting for ', 1)}" if waits else ""
+    waiting = listed(waits, "and").replace(" for ", " waiting for ", 1)
+    including = f", including {waiting}" if waits else ""
     seconds = "at least " * plan.is_lower_bound + seconds_text(time.seconds)
     return seconds + room_text(plan.fit) + including
 

@@ -20,7 +20,7 @@ from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
 from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
-from torchfake.inspect.records.units import bytes_text, compared_bytes, count_text, seconds_text
+from torchfake.inspect.records.units import compared_bytes, count_text, seconds_text
 from torchfake.inspect.show.headline import headline, training_bytes, training_lines
 from torchfake.inspect.show.rows import VERDICT, VERDICTS, Block, Row
 from torchfake.inspect.show.step_time import room_text

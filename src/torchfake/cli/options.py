@@ -59,8 +59,8 @@ Seq = Annotated[int | None, INPUT("Sequence length in tokens; runs the model.", 
 Lengths = Annotated[
     str | None,
     INPUT(
-        "Run steps of these sequence lengths, one after another, such as 512,4096,1024: batches "
-        "that are padded differently, whose memory the allocator keeps.",
+        "Run a step of each of these lengths in turn, such as 512,4096,1024: batches that are "
+        "padded differently, whose memory the allocator keeps.",
         metavar="N[,N...]",
     ),
 ]

@@ -105,7 +105,7 @@ def test_the_longest_context_is_the_models(run: Run) -> None:
     for context in (32, 64):
         code, out, _ = run("fit", *SMALL, *options, "--serve", f"{context},users=3")
         assert code == 0
-        assert f"users x {context} or 3 users x 48 (the model's limit)\n" in out
+        assert f"users x {context} tokens or 3 users x 48 tokens (the model's limit)\n" in out
 
 
 def test_steps_of_several_lengths(run: Run) -> None:

@@ -63,15 +63,17 @@ def _begins(plain: str) -> Callable[[str], bool]:
 
 def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
     """``; did you mean A or B?`` with the keys closest to an unknown name; "" if none is close. For
-    a number of GPUs, such as ``"8xh100"``, how to name them.
+    a number of GPUs, such as ``"8xh100"``, how to name them; for the CPU, what tells its memory.
     """
+    if _plain(name) == "cpu":
+        return "; torchfake inspect, or estimate without gpu=, tells the memory on the CPU."
     counted = _COUNTED.fullmatch(name.strip())
     if counted is not None:
         number, found = counted[1] or counted[4], keys_named(counted[2] or counted[3], names)
         if len(found) == 1:
             return (
-                f", a name is that of one GPU: {found[0]}. For {number} of them: torchfake plan "
-                f"TARGET --gpus {number} --gpu {found[0]}."
+                f", a name is that of one GPU: {found[0]}. torchfake plan and torchfake serve "
+                f"take {number} of them: --gpus {number} --gpu {found[0]}."
             )
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
     return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)

@@ -78,10 +78,12 @@ Searches = Annotated[
     ),
 ]
 FirstToken = Annotated[
-    float | None, SEARCH("Longest time to first token under the load.", "--ttft", metavar="SECONDS")
+    float | None,
+    SEARCH("Longest time to first token under the load: 0.5.", "--ttft", metavar="SECONDS"),
 ]
 EachToken = Annotated[
-    float | None, SEARCH("Longest time between two tokens of a user.", "--tpot", metavar="SECONDS")
+    float | None,
+    SEARCH("Longest time between two tokens of a user: 0.05.", "--tpot", metavar="SECONDS"),
 ]
 Price = Annotated[
     list[str] | None,

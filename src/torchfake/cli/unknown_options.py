@@ -26,6 +26,10 @@ _LONGEST = 40  # a longer one is no name of an option: comparing it would take q
 def name_what_is_meant(error: Any) -> None:
     """Let typer's error about an unknown option name the option that may be meant."""
     option: Any = getattr(error, "option_name", None)
+    if type(error).__name__ == "BadParameter" and getattr(error.param, "help", None):
+        metavar = f" {error.param.metavar}" if error.param.metavar else ""
+        error.message += f"; {error.param.opts[-1]}{metavar}: {_first_sentence(error.param.help)}"
+        return
     context: Any = getattr(error, "ctx", None)
     is_unknown = option is not None and hasattr(error, "possibilities")
     if not is_unknown or getattr(context, "parent", None) is None:

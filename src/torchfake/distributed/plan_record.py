@@ -194,10 +194,15 @@ class Plan(Record):
         return most_of_any(found.estimate.uncounted for found in self.by_ranks)
 
     @property
+    def sends_nothing(self) -> bool:
+        """Whether several ranks train and exchange no gradients."""
+        trains = self.mode == "training" and self.layout.num_ranks > 1 and self.job is not None
+        return trains and not any(found.traffic for found in self.by_ranks)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the plan lacks: an exchange of gradients."""
-        trains = self.mode == "training" and self.layout.num_ranks > 1
-        if not trains or self.job is None or any(found.traffic for found in self.by_ranks):
+        if self.job is None or not self.sends_nothing:
             return ()
         why = "" if self.job.parallelize else ": no parallelize= was given"
         return (f"the ranks send nothing, so each trains a model of its own{why}",)

@@ -126,6 +126,8 @@ def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None 
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
+    if plan.sends_nothing:
+        counted += f"; {plan.layout.num_ranks:,} models of their own: the ranks send nothing"
     return "fits", verdict_text(plan.fit, counted, time_in_short(plan), plan.layout.num_ranks)
 
 

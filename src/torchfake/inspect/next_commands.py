@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchfake._core.gpu_profiles import usual_profiles
 from torchfake._files.transformers_checkpoints import is_transformers_model
 from torchfake.inspect.inputs.resizing import BATCH
 from torchfake.inspect.memory import several_gpus
@@ -45,7 +46,8 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
         return fits
     searched = [*_of_searched_size(fits, question)]
     named = ",".join(fit.gpu for fit in fits)
-    gpus = ["--gpu", named, *question.profiles_options] if question.gpus else []
+    are_few = len(fits) < len(usual_profiles())  # else the usual ones are named by no option
+    gpus = ["--gpu", named, *question.profiles_options] if question.gpus and are_few else []
     fitted = [
         ["torchfake", "fit", *target, *words, *gpus]
         for words in _changed(fits, dtype, question, searched)
@@ -54,7 +56,7 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
         one_gpu, several = (*_planned(fits, target, question), "", "")[:2]
         found = (one_gpu, *map(shlex.join, fitted), several)
         return replace(fits, next_commands=tuple(filter(None, found)))
-    if question.gpus:  # which GPU is large enough?
+    if gpus:  # which GPU is large enough?
         fitted.append(["torchfake", "fit", *target, *words_of(question, dtype)])
     found = tuple(map(shlex.join, fitted))
     return replace(fits, next_commands=found, num_run=len(searched))
@@ -182,16 +184,20 @@ def words_of(question: Question, dtype: str | None) -> list[str]:
         "--allocator": question.allocator,
         "--vary": question.vary if question.vary != "batch" else None,
     }
-    weights = {
-        "--lora": question.lora,
-        "--lora-target": ",".join(question.lora_target) or None,
-        "--dtype": dtype,
-        "--weights": question.weights,
-    }
+    weights = {**_of_weights(question), "--dtype": dtype}
     words = [word for text in question.inputs for word in ("--input", text)] + _pairs(sizes)
     words += ["--keep-gradients"] if question.keep_gradients else []
     words += ["--train"] if question.train else []
     return words + _pairs(weights)
+
+
+def _of_weights(question: Question) -> dict[str, Any]:
+    """The options that replace weights or train others in their place."""
+    return {
+        "--lora": question.lora,
+        "--lora-target": ",".join(question.lora_target) or None,
+        "--weights": question.weights,
+    }
 
 
 def _pairs(options: dict[str, Any]) -> list[str]:
@@ -206,8 +212,8 @@ def _planned(fits: Fits, target: Sequence[str], question: Question) -> Iterator[
     if layout is None:
         return
     options = [*target[1:], *question.profiles_options]
-    options += [] if question.answer is None else ["--answer", question.answer]
-    options += [] if question.allocator is None else ["--allocator", question.allocator]
+    given = {"--answer": question.answer, "--allocator": question.allocator}
+    options += _pairs(given | _of_weights(question))
     if question.accumulate > 1:
         options += ["--accumulate", str(question.accumulate)]
     one = layout._replace(num_gpus=1, batch=question.batch or layout.batch, checkpoint="full")

@@ -77,7 +77,7 @@ class Serve:
         if self.prompt is not None and self.prompt >= self.context:
             raise InputsError(
                 f"a prompt of {self.prompt} tokens leaves no room for an answer in a context of "
-                f"{self.context}: give a shorter prompt=, or none"
+                f"{self.context}: give a shorter prompt, or none"
             )
         _check_cache(self.cache)
         _check_dtype(self)

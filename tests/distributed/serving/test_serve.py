@@ -160,8 +160,10 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         assert tried.fits
         average, full = tried.most_users_on_average, tried.most_users
         assert average != full
-        assert serves == f"{average:,} users at their average length, {full:,} with full contexts"
         numbers.append(tried.server.axes.num_ranks)
+        more = f" on {numbers[-1]} GPUs" * ("mesh" in asked)
+        lengths = f"at their average length, {full:,} with full contexts"
+        assert serves == f"{average:,} users {lengths}{more}"
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers
 

@@ -19,7 +19,7 @@ import torch
 from torchfake._core.arguments import check_text
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.distributed.passes.rank_record import LayerWork, RankWork
-from torchfake.errors import InputsError, did_you_mean
+from torchfake.errors import InputsError, did_you_mean, listed
 from torchfake.inspect.contents.schemes import method_of
 from torchfake.inspect.records.units import short_name
 from torchfake.inspect.serve import INTEGERS
@@ -91,6 +91,8 @@ quantize."""
 
 _OF_THE_MODEL = ("bf16", "fp16", "model")
 
+_SUGGESTED = ("fp8", "int8", "nvfp4", "awq")
+
 
 def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
     """Whether engines quantize the parameter of this name: a matrix of a linear layer, or a stack
@@ -112,9 +114,19 @@ def format_named(name: str | None) -> Format | None:
     if name is None or name in _OF_THE_MODEL:
         return None
     if name not in FORMATS:
-        hint = did_you_mean(name, FORMATS) or f": give one of bf16, {', '.join(FORMATS)}"
+        alike = [key for key, found in FORMATS.items() if str(found.bits) in name]
+        hint = f"; did you mean {listed(alike)}?" if alike else did_you_mean(name, FORMATS)
+        hint = hint or f": give one of bf16, {', '.join(FORMATS)}"
         raise InputsError(f"weights={name!r} is no format that is served{hint}")
     return FORMATS[name]
+
+
+def with_fewer_bits(found: Format | None) -> list[str]:
+    """The formats to suggest that have fewer bits than one, or than the model's own dtype; the one
+    with most bits first, of equal ones the one whose products are fastest.
+    """
+    bits = 16 if found is None else found.bits
+    return [name for name in _SUGGESTED if FORMATS[name].bits < bits]
 
 
 def check_kernels(found: Format, gpu: CudaProfile) -> None:

@@ -129,8 +129,8 @@ class ServingSearch(Record):
     left_out: tuple[str, ...] = ()  # formats and GPUs that were asked for and not tried, and why
     remedies: tuple[tuple[str, Offer], ...] = ()
     """If none meets the limits: changes with which one does, each with the fewest GPUs, or with
-    prices the cheapest; else the first change to fewer bits with which fewer GPUs do, or with
-    prices cheaper ones, and the change with the fewest or cheapest, if that is another one."""
+    prices the cheapest; else the change to fewer bits with which the fewest GPUs do, or with prices
+    the cheapest, and the first with which fewer or cheaper ones do, if that is another one."""
     failed: tuple[tuple[str, Offer], ...] = ()
     """If there is no remedy either: changes that were tried, each with what it was tried on."""
 
@@ -188,7 +188,7 @@ class ServingSearch(Record):
     def least_hourly(self) -> Offer | None:
         """The offer with the lowest price of an hour; None without prices."""
         priced = [offer for offer in self.meeting if offer.hourly is not None]
-        return min(priced, key=by_hour, default=None)
+        return min(priced, key=by_cost, default=None)
 
     @property
     def nearest(self) -> tuple[int, Offer] | None:
@@ -228,6 +228,16 @@ class ServingSearch(Record):
         return min(priced, key=lambda offer: offer.price or 0.0, default=None)
 
     @property
+    def as_few(self) -> list[Offer]:
+        """Without prices, the offers of other types with as few GPUs as the answer."""
+        answer, found = self.answer, dict[str, Offer]()
+        if answer is None or answer.hourly is not None:
+            return []
+        for offer in sorted(self.meeting, key=by_fewest):
+            found.setdefault(offer.gpu, offer)
+        return [o for o in found.values() if o.num_gpus == answer.num_gpus and o is not answer]
+
+    @property
     def best(self) -> list[Offer]:
         """The offers that no other one beats both in tokens per second of each GPU and in the time
         of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token;
@@ -256,6 +266,7 @@ class ServingSearch(Record):
             "left_out": list(self.left_out),
             "unmet": self.unmet,
             **{key: None if each is None else each.to_dict() for key, each in named.items()},
+            "as_few": [offer.to_dict() for offer in self.as_few],
             "best": [offer.to_dict() for offer in self.best],
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
             "almost": self.almost and {"change": self.almost[0], **self.almost[1].to_dict()},
@@ -264,9 +275,9 @@ class ServingSearch(Record):
         }
 
 
-def by_hour(offer: Offer) -> tuple[float, float]:
-    """A key by which the lowest price of an hour comes first."""
-    return offer.hourly or 0.0, _seconds(offer)
+def by_cost(offer: Offer) -> tuple[float, float]:
+    """A key by which the lowest price of an hour comes first, or without prices the fewest GPUs."""
+    return by_fewest(offer) if offer.hourly is None else (offer.hourly, _seconds(offer))
 
 
 def by_fewest(offer: Offer) -> tuple[int, float]:

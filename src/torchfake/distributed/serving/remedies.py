@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
-from torchfake.distributed.passes.formats import has_kernels
+from torchfake.distributed.passes.formats import FORMATS, has_kernels, with_fewer_bits
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
 from torchfake.inspect.records.units import number_text
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
-
-IN_8_BITS = ("fp8", "int8")
-"""Formats of which the first is suggested that the GPU has kernels for."""
 
 _MOST_NODES = 4
 """Of one replica."""
@@ -29,14 +26,15 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
     fewer bits, each of which needs fewer GPUs than all that lose less.
     """
     own, fewest, remedies = found.num_gpus, None, list[str]()
-    for options, changed in narrower(question, _formats(found)):
+    for options, changed in narrower(question, _formats(found, question)):
         tried = _on_fewest(found, changed, fewest)
         if tried is None:
             continue
         fewest = tried.num_gpus
         where = [] if fewest == own and options else [_layout_text(tried)]
         text = " ".join([*options, *where])
-        remedies.append(f"{text}, which serves {_most_text(tried)}")
+        more = f" on {tried.num_gpus} GPUs" * ("--mesh" in text and tried.num_gpus != own)
+        remedies.append(f"{text}, which serves {_most_text(tried)}{more}")
         if fewest == own:
             break
     return replace(found, remedy="; or ".join(remedies))
@@ -49,12 +47,15 @@ def _most_text(found: ServingPlan) -> str:
     return average + full * (found.most_users != found.most_users_on_average)
 
 
-def _formats(found: ServingPlan) -> Iterator[str]:
-    """The formats in fewer bits that the GPU has kernels for."""
-    gpu = found.server.machine.gpu
-    if found.server.machine.weights is None:
-        eight = next((name for name in IN_8_BITS if has_kernels(gpu, name)), None)
-        yield from (name for name in (eight, "awq") if name and has_kernels(gpu, name))
+def _formats(found: ServingPlan, question: Any) -> Iterable[str]:
+    """The formats in fewer bits that the GPU has kernels for, one of each number of bits; none if
+    the user has named a format.
+    """
+    machine, by_bits = found.server.machine, dict[int, str]()
+    for name in with_fewer_bits(machine.weights) if question.weights is None else ():
+        if has_kernels(machine.gpu, name):
+            by_bits.setdefault(FORMATS[name].bits, name)
+    return by_bits.values()
 
 
 def narrower(question: Any, formats: Iterable[str]) -> Iterator[tuple[list[str], Any]]:

@@ -32,7 +32,7 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
 
     of_first = "plan.steady.first_token_seconds"
-    return (
+    columns = (
         Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
         Column("weights", "plan.weights", need=4, under="weights in "),
         Column("cache", "plan.server.serve.dtype_name", need=4, under="cache in "),
@@ -44,8 +44,10 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("fits" if found.fits else "in memory", "plan.verdict", emphasis=VERDICT),
         Column("misses", missed, need=3, under="misses "),
         Column("price/hour", "hourly", "{:,.2f}".format, need=1),
-        Column("price/1M", "price", "{:,.2f}".format, need=7),
+        Column("price/1M", "price", "{:,.2f}".format, need=3),
     )
+    formats = {offer.plan.weights for offer in found.offers}
+    return columns if len(formats) > 1 else (columns[0], *columns[2:])
 
 
 def _most_users(found: ServingPlan) -> str:
@@ -71,8 +73,8 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     if not found.fits:
         most = max(offer.num_gpus for offer in found.offers)
         on = "up to " * (most > 1) + number_text(most, "GPU")
-        asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}"
-        yield "fits", f"no way on {on} serves {asked}"
+        asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}{_alone(found)}"
+        yield "fits", f"no way on {on} with {_formats(found.offers)} serves {asked}"
         yield "  try", [f"{change}: {_offer_text(found, each)}" for change, each in found.remedies]
         yield "  else", [*_else(found)]
         yield "nearest tried", [*_nearest(found)]
@@ -82,24 +84,15 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     yield "serves", served_text(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out
+    yield "left out", found.offers[0].plan.left_out
     if found.fits:
         yield "none on", [_unmet(found, gpu, number) for gpu, number in found.unmet.items()]
 
 
 def _unmet(found: ServingSearch, gpu: str, number: int) -> str:
     """What the ways on a GPU reach, none of which meets the limits."""
-    reached = [offer for offer in found.reachable if offer.gpu == gpu]
-    return f"{gpu}: {number_text(number, 'way')}{_at_best(reached)}"
-
-
-def _at_best(offers: Sequence[Offer]) -> str:
-    """The shortest times of some ways that hold all users; or that none does."""
-    times = [offer.plan.steady for offer in offers if offer.plan.steady and offer.plan.fits]
-    if not times:
-        return "; their memory does not hold the users"
-    first = seconds_text(min(steady.first_token_seconds for steady in times))
-    each = seconds_text(min(steady.seconds for steady in times))
-    return f"; at best first token {first}, each token {each}"
+    closest = min((o for o in found.offers if o.gpu == gpu), key=found.distance)
+    return f"{number_text(number, 'way')}; nearest {_reached(found.limits, closest)}"
 
 
 def _best(found: ServingSearch) -> Iterator[Line]:
@@ -112,12 +105,13 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     average = " at the average length of their sequences" * (plan.verdict == "tight")
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
     what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
-    how = f"serves {users}{average}{limits}"
+    length = f" with answers of {plan.server.request.answer:,} tokens"
+    how = f"serves {users}{average}{length}{limits}"
     if found.least_hourly is None:
         yield "fewest", f"{what}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
-        by = f"with {_formats(found.offers)}, " * bool(found.remedies)
+        by = _for_less(found)
         by += "by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
         yield "cheapest", f"{what}; {by}{of_priced}; {how}"
@@ -129,8 +123,17 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
     if has_fewer := fewest.num_gpus < answer.num_gpus:
         yield "fewest", _offer_text(found, fewest)
+    yield "as few", [_offer_text(found, offer) for offer in found.as_few]
     if fastest is not answer and not (has_fewer and fastest is fewest):
-        yield "most tokens", f"{_offer_text(found, fastest)}, the most on each GPU"
+        yield "most tokens", _offer_text(found, fastest)
+
+
+def _for_less(found: ServingSearch) -> str:
+    """That a change to fewer bits costs less, with its price of an hour."""
+    if not found.remedies:
+        return ""
+    change, offer = found.remedies[0]
+    return f"with {_formats(found.offers)} ({offer.hourly:,.2f} with {change}), "
 
 
 def _tried(found: ServingSearch) -> str:
@@ -228,8 +231,12 @@ def _nearest(found: ServingSearch) -> Iterator[str]:
         users, offer = found.nearest
         seen = _seen(found.limits, offer.plan, dict(offer.plan.by_users)[users])
         yield f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
-        return
+
+
+def _alone(found: ServingSearch) -> str:
+    """What even one user sees, where no way serves any within the limits."""
     alone = [(x.plan, x.plan.by_users[0][1]) for x in found.offers if x.plan.by_users]
-    if alone:
-        plan, least = min(alone, key=lambda each: max(found.limits.missed_by(each[1]).values()))
-        yield f"even one user is past the limits: {_seen(found.limits, plan, least)}"
+    if found.nearest is not None or not alone:
+        return ""
+    plan, least = min(alone, key=lambda each: max(found.limits.missed_by(each[1]).values()))
+    return f"; even one user is past the limits: {_seen(found.limits, plan, least)}"

@@ -6,6 +6,7 @@ does not suit the model or the GPU is refused with the remedy, before anything i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,6 +51,7 @@ from torchfake.inspect.serving.blocks import Page
 from torchfake.inspect.targets.build import construct
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
+from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
 from torchfake.inspect.timing.hardware import hardware_of, why_untimed
 
@@ -76,6 +78,8 @@ def serve(
     suggests: bool = True,
 ) -> ServingPlan:
     """Find whether a model can be served to a number of users, and how fast it answers.
+
+    :func:`search_servers` finds the GPUs, and takes limits and prices.
 
     Args:
         target: a TARGET, see :func:`torchfake.inspect.resolve`: a language model of transformers.
@@ -117,7 +121,14 @@ def serve(
         engine=engine,
         overrides=overrides,
     )
-    found = question.plan_on(gpu_profiles.profile(gpu), _mesh(mesh, gpus))
+    profile, sizes = gpu_profiles.profile(gpu), _mesh(mesh, gpus)
+    try:
+        found = question.plan_on(profile, sizes)
+    except InputsError as error:
+        if mesh is not None or sizes["tp"] == 1:
+            raise
+        layers = f"mesh='pp={math.prod(sizes.values())}' splits layers instead"
+        raise InputsError(f"{error}. Without mesh=, the GPUs split tensors; {layers}") from None
     return with_remedy(found, question) if suggests and not found.fits else found
 
 
@@ -149,7 +160,7 @@ class Question:
         """
         axes = mesh_axes(mesh)
         _check_axes(axes)
-        stored = self._format()
+        stored = self.format
         machine = _machine(gpu, self.engine, stored)
         work = keeping(self._work(axes, gpu), stored.kept if stored else ())
         if self.serve.cache_dtype is not None:
@@ -160,10 +171,13 @@ class Question:
                 f"of {work.class_name}: give that or less"
             )
         server = Server(work, machine, axes, self.serve, self.utilization, self.users)
-        notes = (*self.target.notes, *of_cache(self.serve.dtype_name, gpu))
+        of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
+        notes = (*of_target, *of_cache(self.serve.dtype_name, gpu))
         return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 
-    def _format(self) -> Format | None:
+    @property
+    def format(self) -> Format | None:
+        """How weights are stored; None: in the model's own dtype."""
         config = self.target.quantization
         if self.weights is not None or not config:
             return format_named(self.weights)
@@ -287,7 +301,8 @@ def _decoder(target: Target) -> nn.Module:
     if generates is None or not generates():
         raise InputsError(
             f"{target.name} is no language model of transformers that generates text, so it cannot "
-            "be served: estimate tells the memory and the time of its forward pass"
+            "be served: torchfake fit, or estimate in Python, tells the memory and the time of its "
+            "forward pass"
         )
     if module.config.is_encoder_decoder:
         raise InputsError(

@@ -18,7 +18,7 @@ from torchfake.inspect.timing.hardware import name_of
 
 LEFT_OUT = (
     "prefix sharing, speculative decoding, and prefill on GPUs of its own",
-    "the way of requests to the server, tokenization, and bursts: requests arrive as others end",
+    "the network, tokenization, and bursts: requests arrive as others end",
 )
 """What real engines do, or wait for, and no figure contains."""
 

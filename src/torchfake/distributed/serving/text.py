@@ -111,7 +111,8 @@ def _fitting(found: ServingPlan) -> str:
 def lacking_text(found: ServingPlan) -> str:
     """What the memory is too small for: the model, or some of the users."""
     if found.memory.cache <= 0:
-        return f"even without users {bytes_text(-found.memory.cache)} are missing on each GPU"
+        where = "each GPU" if found.num_gpus > 1 else "the GPU"
+        return f"even without users {bytes_text(-found.memory.cache)} are missing on {where}"
     average = f"{found.most_users_on_average:,} of {found.users:,} users"
     return f"{average} at their average length, others wait"
 

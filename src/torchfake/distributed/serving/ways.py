@@ -6,24 +6,23 @@ change is named with one that meets the limits, or as one with which none does.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._progress import count
-from torchfake.distributed.passes.formats import has_kernels
+from torchfake.distributed.passes.formats import has_kernels, with_fewer_bits
 from torchfake.distributed.serving.offers import (
     MORE_GPUS,
     Limits,
     Offer,
     ServingSearch,
-    by_fewest,
-    by_hour,
+    by_cost,
 )
-from torchfake.distributed.serving.remedies import IN_8_BITS, narrower
+from torchfake.distributed.serving.remedies import narrower
 from torchfake.distributed.serving.serve import Question
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
@@ -83,7 +82,7 @@ class Ways:
 
     def _asked(self, kind: str, question: Question) -> Iterator[Question]:
         """The question with each format; those that the GPU has no kernels for are left out."""
-        for name, dtype in itertools.product(self.formats, self.caches):
+        for name, dtype in product(self.formats, self.caches):
             if name is None or has_kernels(self.kinds[kind], name):
                 workload = replace(question.serve, cache_dtype=dtype)
                 yield replace(question, weights=name, serve=workload)
@@ -129,7 +128,7 @@ _Change = tuple[str, Ways, Question]
 
 def with_changes(found: ServingSearch, ways: Ways, question: Question) -> ServingSearch:
     """The search with changes to fewer bits with which fewer GPUs than those of the answer do, or
-    with prices cheaper ones: the first, and the best. If there is no answer: with the first change
+    with prices cheaper ones: the best, and the first. If there is no answer: with the first change
     to fewer bits with which one does, and with more GPUs; if neither does, with both.
     """
     answer, tried = found.answer, list[tuple[str, Offer]]()
@@ -140,46 +139,39 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
         def is_cheaper(offer: Offer) -> bool:
             return answer.hourly is None or (offer.hourly or math.inf) < answer.hourly
 
-        changes = _in_fewer_bits(fewer, question)
-        each = [found for one in changes for found in _first([one], tried, is_cheaper)]
-        best = sorted(each, key=lambda change: _cost(change[1]))[:1]
-        return replace(found, remedies=(*each[:1], *(one for one in best if one is not each[0])))
+        each = [*_meeting(_in_fewer_bits(fewer, question), tried, is_cheaper)]
+        best = sorted(each, key=lambda change: by_cost(change[1]))[:1]
+        return replace(found, remedies=(*best, *(one for one in each[:1] if one is not best[0])))
     more = replace(ways, most={kind: MORE_GPUS * n for kind, n in ways.most.items()})
     narrow = _in_fewer_bits(more, question)
     both = ((f"{text} and more GPUs", on, asked) for text, on, asked in narrow)
-    remedies = _first(_in_fewer_bits(ways, question), tried)
-    remedies += _first([("more GPUs", more, question)], tried)
-    remedies = remedies or _first(both, tried)
-    return replace(found, remedies=remedies, failed=() if remedies else tuple(tried))
+    either = (_in_fewer_bits(ways, question), [("more GPUs", more, question)])
+    remedies = [one for changes in either for one in islice(_meeting(changes, tried), 1)]
+    remedies = remedies or [*islice(_meeting(both, tried), 1)]
+    return replace(found, remedies=tuple(remedies), failed=() if remedies else tuple(tried))
 
 
-def _first(
+def _meeting(
     changes: Iterable[_Change],
     tried: list[tuple[str, Offer]],
     accepts: Callable[[Offer], bool] = lambda offer: True,
-) -> tuple[tuple[str, Offer], ...]:
-    """The first change with which an offer meets the limits, and of these offers the one with the
-    fewest GPUs or, with prices, the cheapest; all that is tried is added to `tried`.
+) -> Iterator[tuple[str, Offer]]:
+    """The changes with which an offer meets the limits, each with the one of these offers that has
+    the fewest GPUs or, with prices, is the cheapest; all that is tried is added to `tried`.
     """
     for text, ways, asked in changes:
         offers = [*ways.fewest_replicas(asked)]
         tried += [(text, offer) for offer in offers]
         meeting = [offer for offer in offers if offer.meets and accepts(offer)]
+        priced = [offer for offer in meeting if offer.hourly is not None]
         if meeting:
-            priced = [offer for offer in meeting if offer.hourly is not None]
-            return ((text, min(priced, key=by_hour) if priced else min(meeting, key=by_fewest)),)
-    return ()
-
-
-def _cost(offer: Offer) -> float:
-    """The price of an hour, or without prices the number of GPUs."""
-    return offer.num_gpus if offer.hourly is None else offer.hourly
+            yield text, min(priced or meeting, key=by_cost)
 
 
 def _in_fewer_bits(ways: Ways, question: Question) -> Iterator[_Change]:
     """Options, and what is tried and asked with them; weights stay in formats that were given."""
-    is_free = [*ways.formats] == [None] and not question.target.quantization
-    for options, asked in narrower(question, (*IN_8_BITS, "awq") if is_free else ()):
+    is_free = [*ways.formats] == [None]
+    for options, asked in narrower(question, with_fewer_bits(question.format) if is_free else ()):
         if options:
             tried = replace(ways, formats=[asked.weights]) if asked.weights else ways
             if asked.serve.cache_dtype is not None:

@@ -31,11 +31,20 @@ def with_remedy(found: Any, plan_with: Callable[..., Any]) -> Any:
             try:
                 tried = plan_with(**options)
                 if tried.fits:
-                    cpu_bytes = tried.plan.cpu_bytes if tried.strategy.offload else 0
-                    return replace(found, remedy=_text(options), remedy_cpu_bytes=cpu_bytes)
+                    return _remedied(found, tried, _text(options))
             except InputsError:  # the model or the layout does not support the option
                 continue
     return found
+
+
+def _remedied(found: Any, tried: Any, options: str) -> Any:
+    """The plan with options that were tried, what they need on the CPU and, if that is little, what
+    they leave on the GPU.
+    """
+    cpu_bytes = tried.plan.cpu_bytes if tried.strategy.offload else 0
+    fit = tried.plan.fit
+    left = fit.headroom_bytes if fit is not None and fit.verdict == "tight" else None
+    return replace(found, remedy=options, remedy_cpu_bytes=cpu_bytes, remedy_headroom_bytes=left)
 
 
 def _candidates(found: Any) -> Iterator[Options]:

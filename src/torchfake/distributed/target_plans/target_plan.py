@@ -61,6 +61,7 @@ class TargetPlan(Record):
     notes: tuple[str, ...] = ()
     remedy: str = ""  # options with which a plan that does not fit does, if they were looked for
     remedy_cpu_bytes: int = 0  # CPU memory that each rank then needs
+    remedy_headroom_bytes: int | None = None  # memory then left on each GPU, if that is tight
     shows_code: bool = False  # whether the record's text ends with the code
 
     @property
@@ -116,6 +117,11 @@ class TargetPlan(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
+        remedied: dict[str, Any] = {
+            "remedy": self.remedy or None,
+            "remedy_cpu_bytes": self.remedy_cpu_bytes or None,
+            "remedy_headroom_bytes": self.remedy_headroom_bytes,
+        }
         return {
             "target": self.target,
             "fits": self.fits,
@@ -141,8 +147,7 @@ class TargetPlan(Record):
             "plan": self.plan.to_dict(),
             "code": self.code,
             "notes": list(self.notes),
-            **({"remedy": self.remedy} if self.remedy else {}),
-            **({"remedy_cpu_bytes": self.remedy_cpu_bytes} if self.remedy_cpu_bytes else {}),
+            **{k: v for k, v in remedied.items() if v is not None},
         }
 
 

@@ -58,6 +58,8 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
             ranks = min(found.plan.layout.num_ranks, gpus_per_node(found.plan.links))
             of_node = f", {bytes_text(ranks * size)} for {ranks} ranks of a node" * (ranks > 1)
             memory = f", with {bytes_text(size)} of CPU memory per rank{of_node}"
+        if found.remedy_headroom_bytes is not None:
+            memory = f" tightly: {bytes_text(found.remedy_headroom_bytes)} to spare{memory}"
         yield "  try", f"{found.remedy}, which fits{memory}"
 
 

@@ -45,7 +45,7 @@ _PAGE = """<!DOCTYPE html>
 
 _IN_WORDS = {
     **{"no, on none": "Fits on none", "yes, on": "Fits on", "no way": "No way"},
-    **{"yes": "Fits", "tight": "Fits, tightly", "no": "Does not fit"},
+    **{"yes": "Fits", "tight": "May fit, tightly", "no": "Does not fit"},
 }
 """How a sentence begins, by how the row does."""
 

@@ -32,7 +32,7 @@ from torchfake.inspect.memory.fit_record import chosen_of
 from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.memory.peaks import Peaks, peaks_of
 from torchfake.inspect.memory.search import MAX_SIZE, Search
-from torchfake.inspect.memory.several_gpus import call, layout_for, may_be_planned
+from torchfake.inspect.memory.several_gpus import call, is_plain, layout_for, may_be_planned
 from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import Serve
@@ -155,7 +155,8 @@ def _with_layout(fits: Fits, named: dict[str, CudaProfile]) -> Fits:
         largest = next((fit for fit in fits if fit.gpu == _USUAL_OF_SEVERAL), largest)
     usable = largest.total_bytes - largest.reserved_bytes
     layout = layout_for(fits.shown, largest.gpu, named[largest.gpu], usable)
-    return replace(fits, layout=layout, next_commands=call(layout, fits.shown))
+    code = call(layout, fits.shown) if is_plain(fits.shown) else ()
+    return replace(fits, layout=layout, next_commands=code)
 
 
 def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> Estimate:
@@ -277,7 +278,9 @@ def _fit(name: str, gpu: CudaProfile, peaks: Peaks, size: int | None, *, searche
     sizes = gpu.total_memory, peaks.reserved_bytes, found.peak_bytes
     with_room = reserved_with_room(peaks.estimates(found))
     fitted = Fit(name, *sizes, peaks.vary, size, None, None, reserved, with_room)
-    fitted = replace(fitted, step_seconds=peaks.seconds(gpu, size))
+    if (timed := peaks.timed(gpu, size)) is not None:
+        is_bound = timed.schedule is not None and timed.schedule.is_bound_by_launches
+        fitted = replace(fitted, step_seconds=timed.step_seconds, is_bound_by_launches=is_bound)
     if size is None or not searches:
         return fitted
     largest, limit = Search(peaks, gpu, size).run()

@@ -40,6 +40,7 @@ class Fit:
     context_limited_by: str | None = None  # as `limited_by`, for `context`
     serve: Serve | None = None  # the workload, if a model is served; `vary` is then "users"
     step_seconds: float | None = None  # at the estimate's size; None if not known, and of a plan
+    is_bound_by_launches: bool = False  # whether the host bounds that time, whatever the GPU
     failure: str | None = None  # where `size` is the largest that runs, the error at a larger one
 
     @property

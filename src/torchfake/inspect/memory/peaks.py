@@ -107,14 +107,14 @@ class Peaks:
                 kept[kind] = None if found is None else found.on(gpu)
             self.measured(gpu)[size] = kept[kind]
 
-    def seconds(self, gpu: CudaProfile, size: int | None) -> float | None:
-        """Seconds of the step on this GPU at a size that was measured; None where no time is known,
-        and for plans, whose ranks wait for each other.
+    def timed(self, gpu: CudaProfile, size: int | None) -> Estimate | None:
+        """The estimate on this GPU at a size that was measured, with its time; None for plans,
+        whose ranks wait for each other.
         """
         found = self.measured(gpu)[size]
         if not isinstance(found, Estimate):
             return None
-        return (found if found.gpu == gpu else found.on(gpu)).step_seconds
+        return found if found.gpu == gpu else found.on(gpu)
 
     def _least_reserved(self, found: Any) -> int:
         """Bytes that the allocator reserves at least: those that are allocated at the peak."""

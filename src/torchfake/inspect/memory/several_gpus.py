@@ -103,7 +103,7 @@ def call(layout: Layout, estimate: Estimate) -> tuple[str, ...]:
 def _precision(estimate: Estimate) -> str:
     """The value of ``plan``'s option `precision` that corresponds to the step."""
     dtypes = {p.dtype for p in estimate.subject.module.parameters()}
-    if dtypes == {torch.bfloat16}:
+    if dtypes == {torch.bfloat16} or not is_plain(estimate):
         return "bf16"
     trains = estimate.mode == "training"
     return "fp32" if trains and estimate.step.autocast is None else "mixed"
@@ -126,11 +126,12 @@ def _activation_bytes(estimate: Estimate) -> int:
 
 def _state_bytes(estimate: Estimate, precision: str) -> int:
     """Bytes of parameters, gradients, the optimizer's state as the step has it, and the temporaries
-    of an optimizer with a state.
+    of an optimizer with a state. Beside frozen weights, adapters are too small to count.
     """
     parameters = [*estimate.subject.module.parameters()]
     state = _state_of_optimizer(estimate) / sum(p.nbytes for p in parameters)
-    each = (2 if precision == "bf16" else 4) * (2 + state + (state > 0))
+    trained = 1 + state + (state > 0) if is_plain(estimate) else 0
+    each = (2 if precision == "bf16" else 4) * (1 + trained)
     return round(each * sum(p.numel() for p in parameters))
 
 
@@ -160,10 +161,15 @@ def _numel(module: nn.Module) -> int:
 
 def may_be_planned(estimate: Estimate) -> bool:
     """Whether ``plan``, which plans training, may be advised: for a module's training step without
-    TrainingArguments, adapters or quantized weights, whose states are not those counted here.
+    TrainingArguments.
     """
     if estimate.mode != "training":
         return False
     step: Any = estimate.step
-    options = (estimate.subject.program, step.training, step.peft, step.weights)
-    return all(option is None for option in options)
+    return estimate.subject.program is None and step.training is None
+
+
+def is_plain(estimate: Estimate) -> bool:
+    """Whether all weights are trained as they are, without adapters or quantization."""
+    step: Any = estimate.step
+    return step.peft is None and step.weights is None

@@ -71,10 +71,13 @@ def step_lines(found: Estimate, fit: Fit | None = None, which: str = "") -> Iter
 
 
 def elsewhere_lines(found: Estimate) -> Iterator[Line]:
-    """The memory of other devices."""
+    """The memory of other devices, if it is more than a few numbers take."""
     for name, size in found.elsewhere.items():
-        if size:
+        if size > _FEW_BYTES:
             yield "CPU memory" if name == "cpu" else f"on {name}", bytes_text(size)
+
+
+_FEW_BYTES = 1 << 20
 
 
 def active_text(active: Active) -> str:

@@ -76,6 +76,15 @@ def untimed_note(fits: Sequence[Fit]) -> str:
     return f"No step time on {', '.join(untimed)}, whose FLOP/s and bandwidths are not known here."
 
 
+def launches_note(fits: Sequence[Fit]) -> str:
+    """The note on GPUs of which the host bounds the time, which is then about the same on all."""
+    bound = [fit.gpu for fit in fits if fit.is_bound_by_launches and fit.fits]
+    if len(bound) < 2:
+        return ""
+    of = "all of these" if len(bound) == sum(fit.fits for fit in fits) else ", ".join(bound)
+    return f"Launches bound the step time on {of}: the host starts kernels, and the GPU waits."
+
+
 def compared_as(mode: str, schedule: Schedule | None) -> dict[str, bool]:
     """The arguments by which the error of a time is found."""
     is_bound = schedule is not None and schedule.is_bound_by_launches

@@ -32,7 +32,7 @@ from torchfake.inspect.records.units import (
 from torchfake.inspect.show.headline import headline, next_commands, training_lines
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
 from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
-from torchfake.inspect.show.step_time import untimed_note
+from torchfake.inspect.show.step_time import launches_note, untimed_note
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
     failure_note,
@@ -80,10 +80,10 @@ def costs(inspection: Inspection) -> Iterator[Line]:
     yield "time", "{:.2f} s to build, {:.2f} s to import".format(*seconds)
     peak, increase = inspection.peak_rss_bytes, inspection.peak_rss_increase_bytes
     if peak is None or increase is None:
-        yield "peak memory", "not known on this platform"
+        yield "this process", "its peak memory is not known on this platform"
     else:
         of_build = f"{bytes_text(increase)} of it to build the model"
-        yield "peak memory", f"{bytes_text(peak)} for this process, {of_build}"
+        yield "this process", f"a peak of {bytes_text(peak)}, {of_build}"
     yield from (("note", note) for note in inspection.notes)
     if inspection.has_inputs and not is_run:
         target = inspection.target, *inspection.config_words
@@ -189,7 +189,8 @@ def _fits(found: Fits) -> Iterator[Block]:
         else Column(f"max {found[0].vary}{of_rank}", largest_text, str),
     )
     yield table(sorted(found, key=lambda fit: fit.total_bytes), columns)
-    notes = reserved_note(found), untimed_note(found), failure_note(found, found.shown.step.loss)
+    of_times = untimed_note(found), launches_note(found)
+    notes = reserved_note(found), *of_times, failure_note(found, found.shown.step.loss)
     yield from (Block(note=note) for note in notes if note)
 
 

@@ -120,10 +120,10 @@ def largest_text(fit: Fit) -> str:
     found = []
     if fit.users:
         why = _WHY.get(fit.limited_by or "", "")
-        found.append(f"{number_text(fit.users, 'user')}{why} x {fit.serve.context:,}")
+        found.append(f"{number_text(fit.users, 'user')}{why} x {fit.serve.context:,} tokens")
     if fit.context:
         why = _WHY.get(fit.context_limited_by or "", "")
-        found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,}{why}")
+        found.append(f"{number_text(fit.serve.users, 'user')} x {fit.context:,} tokens{why}")
     is_searched = fit.users is not None or fit.context is not None
     return " or ".join(found) or "none" * is_searched
 

@@ -24,6 +24,9 @@ from torchfake.inspect.targets.transformers_configs import config_from
 _NOT_MODELS = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Extractor", "Output")
 """Suffixes of class names that are not suggested for a misspelt model class."""
 
+BUILT_UNQUANTIZED = "built unquantized: the tree is that before the config's quantization_config"
+"""The note about a config that describes quantized weights."""
+
 
 def class_target(text: str, name: str, values: dict[str, Any]) -> Target:
     """The target for ``transformers:ClassName``: the class with its config's defaults."""
@@ -88,7 +91,7 @@ def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
     quantization = getattr(config, "quantization_config", None)
     if quantization:
-        notes += ("built unquantized: the tree is that before the config's quantization_config",)
+        notes += (BUILT_UNQUANTIZED,)
         quantization = quantization if isinstance(quantization, dict) else quantization.to_dict()
     return Target(text, name, construct, dtype, notes, quantization or None)
 

@@ -183,9 +183,10 @@ def test_the_first_line_says_whether_all_users_fit_with_full_contexts() -> None:
     given = {"gpu": ("h100-80gb",), "gpus": 1, "utilization": 0.0059}
     tight, whole = (str(searched(users=n, **given)).splitlines()[0] for n in (users, users - 1))
     assert tight.startswith("fewest    1 x h100-80gb in bf16, tight: first token ")
-    assert tight.endswith(f"serves {users} users at the average length of their sequences")
+    average = "at the average length of their sequences"
+    assert tight.endswith(f"serves {users} users {average} with answers of 32 tokens")
     assert "tight" not in whole
-    assert whole.endswith(f"serves {users - 1} users")
+    assert whole.endswith(f"serves {users - 1} users with answers of 32 tokens")
 
 
 def test_with_prices_the_fewest_are_named_where_they_are_fewer(found: ServingSearch) -> None:
@@ -206,7 +207,7 @@ def test_on_a_phone_whether_it_fits_and_the_price_stay(found: ServingSearch) -> 
     names = [ways.columns[i].name for i in on_phone.shown]
     assert names == ["GPUs", "each token", "fits", "price/hour"]
     assert {"weights", "layout", "first token"} == {ways.columns[i].name for i in on_phone.under}
-    assert on_phone.left_out == ["each GPU", "most users", "price/1M"]
+    assert on_phone.left_out == ["price/1M", "each GPU", "most users"]
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
@@ -222,7 +223,7 @@ def test_what_costs_least_by_the_token_is_said_where_it_is_another(found: Servin
     (alone,) = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3}).best
     assert alone.hourly == 3
     text = str(searched(gpu="h100-80gb", gpus=1, prices={"h100": 3}))
-    assert "; by the hour and by the token; " in text.splitlines()[0]
+    assert "; least by the hour and by the token; " in text.splitlines()[0]
     assert "by token" not in text
 
 

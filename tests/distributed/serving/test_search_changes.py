@@ -86,7 +86,7 @@ def test_the_cheapest_change_is_named_beside_the_least_one() -> None:
     first, *_ = str(found).splitlines()
     assert first.split()[:6] == ["cheapest", "2", "x", "h100-80gb", "in", "bf16"]
     less = "2.50 with --weights awq --cache-dtype fp8"
-    assert f"; with weights in bf16 ({less}), by the hour" in first
+    assert f"; least by the hour and by the token, with weights in bf16 ({less}); " in first
     above = html_page([found]).split("<main>")[0]
     assert above.count("<p>Cheaper with --") == 2
 

@@ -111,10 +111,9 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         yield "fewest", f"{what}; {how}"
     else:
         are_priced = all(offer.hourly is not None for offer in found.meeting)
-        by = _for_less(found)
-        by += "by the hour" + " and by the token" * (answer is cheapest)
+        by = "least by the hour" + " and by the token" * (answer is cheapest)
         of_priced = "" if are_priced else ", of GPUs with a price"
-        yield "cheapest", f"{what}; {by}{of_priced}; {how}"
+        yield "cheapest", f"{what}; {by}{of_priced}{_for_less(found)}; {how}"
     yield "  error", error_text(plan)
     less = "fewer GPUs" if found.least_hourly is None else "cheaper"
     yield less, [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies]
@@ -133,7 +132,7 @@ def _for_less(found: ServingSearch) -> str:
     if not found.remedies:
         return ""
     change, offer = found.remedies[0]
-    return f"with {_formats(found.offers)} ({offer.hourly:,.2f} with {change}), "
+    return f", with {_formats(found.offers)} ({offer.hourly:,.2f} with {change})"
 
 
 def _tried(found: ServingSearch) -> str:

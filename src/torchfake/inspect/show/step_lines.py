@@ -6,6 +6,7 @@ number is of.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from torchfake.inspect.arithmetic.uncounted import uncounted_line
@@ -57,7 +58,7 @@ def step_lines(found: Estimate, fit: Fit | None = None, which: str = "") -> Iter
         total = sum(p.numel() for p in found.subject.module.parameters())
         yield "parameters", f"{count_text(total)}, active {active_text(found.active)}"
     yield from _serving_lines(found)
-    yield "line", found.peak.line
+    yield "line", _FOLDER_OF_PACKAGES.sub("", found.peak.line)
     fit = fit or verdict_on(found)
     yield "reserved", _reserved_text(found, fit)
     if found.first_step_peak_bytes < found.peak_bytes:
@@ -78,6 +79,8 @@ def elsewhere_lines(found: Estimate) -> Iterator[Line]:
 
 
 _FEW_BYTES = 1 << 20
+
+_FOLDER_OF_PACKAGES = re.compile(r"^.*[/\\\\](site|dist)-packages[/\\\\]")
 
 
 def active_text(active: Active) -> str:

@@ -55,7 +55,7 @@ pytestmark = [
         ),
         (
             "models_here:Net --batch 1 --gpu 8xh100",
-            "h100-80gb. For 8 of them: torchfake plan TARGET --gpus 8 --gpu h100-80gb.",
+            "torchfake plan and torchfake serve take 8 of them: --gpus 8 --gpu h100-80gb.",
         ),
         ("a/b/c", "'a/b/c' is not a target: no such folder or file; give the path of a config.js"),
         (

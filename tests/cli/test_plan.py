@@ -44,7 +44,13 @@ def test_it_says_no_and_what_would_need_less(run: Run, tmp_path: Path) -> None:
     first, second = out.splitlines()[:2]
     assert first.startswith("fits ")
     assert " no: " in first
-    assert second.split(maxsplit=1)[1] == "--micro-batch 1, which fits"
+    remedy = second.split(maxsplit=1)[1]
+    assert re.fullmatch(r"--micro-batch 1, which fits tightly: [\d.]+ MB to spare", remedy)
+    _, again, _ = run("plan", *SMALL, *options, "--micro-batch", "1")
+    assert re.match(r"fits +tight: ", again)
+    assert f" {remedy.split(': ')[1]}, less than the error of 5 %" in re.sub(
+        r" \([^)]*\)", "", again
+    )
 
 
 def test_json_and_html(run: Run, tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ import pytest
             "fit m --gpus 8",
             "No such option: --gpus of torchfake fit; torchfake plan and torchfake serve have it\n",
         ),
+        (
+            "serve m --ttft 500ms",
+            "; --ttft SECONDS: Longest time to first token under the load: 0.5\n",
+        ),
+        ("serve m --context 4k", "; --context: Tokens of a sequence, prompt and answer together\n"),
     ],
 )
 def test_one_line_names_the_option(run, arguments, said):

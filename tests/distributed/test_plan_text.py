@@ -122,6 +122,10 @@ def test_ranks_that_exchange_no_gradients() -> None:
     assert found.notes == (f"{alone}: no parallelize= was given",)
     assert alone in str(found)
     assert alone in found._repr_html_()
+    ranks = found.layout.num_ranks
+    on_gpus = str(planned(parallelize=None, gpu="h100-80gb")).splitlines()[0]
+    assert on_gpus.endswith(f"; {ranks} models of their own: the ranks send nothing")
+    assert "models of their own" not in str(planned(gpu="h100-80gb"))
     assert found.to_dict()["notes"] == [*found.notes]
     assert planned(parallelize=lambda module, mesh: module).notes == (alone,)
     assert planned(parallelize=None, mode="inference").notes == planned().notes == ()

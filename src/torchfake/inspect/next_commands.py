@@ -184,7 +184,7 @@ def words_of(question: Question, dtype: str | None) -> list[str]:
         "--allocator": question.allocator,
         "--vary": question.vary if question.vary != "batch" else None,
     }
-    weights = {**_of_weights(question), "--dtype": dtype}
+    weights = {"--dtype": dtype, **_of_weights(question)}
     words = [word for text in question.inputs for word in ("--input", text)] + _pairs(sizes)
     words += ["--keep-gradients"] if question.keep_gradients else []
     words += ["--train"] if question.train else []

@@ -11,7 +11,7 @@ from torch import nn
 
 from torchfake import fake_mode, serve
 from torchfake.distributed import search_servers
-from torchfake.errors import InputsError
+from torchfake.errors import DeviceError, InputsError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -46,6 +46,8 @@ def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
     [
         (LLAMA, {"mesh": "tp=3"}, "tp=3 does not divide the 8 heads of LlamaForCausalLM: give a "
          "divisor, 1, 2, 4, 8"),
+        (LLAMA, {"gpus": 3}, "1, 2, 4, 8. Without mesh=, the GPUs split tensors; mesh='pp=3' "
+         "splits layers instead"),
         (LLAMA, {"mesh": "tp=16"}, "give a divisor, 1, 2, 4, 8"),
         (LLAMA, {"mesh": "pp=4"}, "pp=4 is more than the 2 layers of LlamaForCausalLM"),
         (LLAMA, {"mesh": "ep=2"}, "ships no expert-parallel plan (base_model_ep_plan): leave ep "
@@ -56,6 +58,8 @@ def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
         (LLAMA, {"mesh": "cp=2"}, "leave it out of the mesh of a server"),
         (LLAMA, {"mesh": "sp=2"}, "the mesh has an axis 'sp'"),
         (LLAMA, {"weights": "fp7"}, "weights='fp7' is no format that is served: give one of bf16"),
+        (LLAMA, {"weights": "int4"}, "is no format that is served; did you mean awq, gptq, mxfp4 "
+         "or nvfp4?"),
         (LLAMA, {"weights": "fp8", "gpu": "a100-80gb"}, "A100-SXM4-80GB has no kernels for "
          "weights='fp8', which need compute capability 8.9: give one of bf16"),
         (LLAMA, {"gpu": "mi300x-192gb"}, "of AMD Instinct MI300X are not known here: take a GPU "
@@ -63,7 +67,8 @@ def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
         (GPT2, {"context": 512}, "has learned 128 positions, and does not run on 512 tokens: give "
          "a context of at most 128"),
         (VIT, {}, "ViTForImageClassification is no language model of transformers"),
-        (BERT, {}, "BertForMaskedLM is no language model of transformers"),
+        (BERT, {}, "BertForMaskedLM is no language model of transformers that generates text, so "
+         "it cannot be served: torchfake fit, or estimate in Python, tells"),
         (LINEAR, {}, "Linear is no language model of transformers"),
         (T5, {}, "T5ForConditionalGeneration has an encoder, and served are decoders"),
     ],
@@ -85,6 +90,34 @@ def test_a_checkpoint_in_an_unknown_format_is_refused_unless_a_format_is_given(
     model = str(tmp_path), ()
     assert "has exl3, which is no format that is served: give weights=" in refusal(model)
     assert served(model, weights="awq").weights == "awq"
+
+
+def test_numbers_of_gpus_and_the_cpu_are_no_names() -> None:
+    for name, said in (
+        ("8xh100", "torchfake plan and torchfake serve take 8 of them: --gpus 8 --gpu h100-80gb"),
+        ("cpu", "torchfake inspect, or estimate without gpu=, tells the memory on the CPU"),
+    ):
+        with pytest.raises(DeviceError, match=f"there is no such GPU.*{said}"):
+            served(LLAMA, gpu=name)
+
+
+def test_a_quantized_checkpoint_that_does_not_fit_is_offered_fewer_bits(tmp_path: Path) -> None:
+    """And is not said to be built unquantized: its weights are counted in its format."""
+    config: dict[str, Any] = dict(part.split("=") for part in LLAMA[1])
+    config = {key: int(value) for key, value in config.items()} | {"hidden_size": 8192}
+    config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    config |= {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def on_one(users: int, **options: Any) -> Any:
+        given = {"gpu": "b200-180gb", "utilization": 0.02, "cache_dtype": "bf16", **options}
+        return served((str(tmp_path), ()), users=users, **given)
+
+    users = on_one(1).most_users_on_average + 1
+    found = on_one(users)
+    assert (found.weights, found.fits, found.notes) == ("fp8-block", False, ())
+    assert "--weights nvfp4" in found.remedy
+    assert "--weights" not in on_one(users, weights="fp8-block").remedy
 
 
 def test_more_ranks_than_key_value_heads_have_the_same_ones() -> None:

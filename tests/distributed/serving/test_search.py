@@ -99,6 +99,21 @@ def test_what_is_nearest_is_the_most_users_that_meet_the_limits() -> None:
     assert f"{users} users on 1 x h100-80gb" in str(limited).split("nearest tried  ")[1]
 
 
+def test_without_prices_other_types_with_as_few_gpus_are_named() -> None:
+    every = searched()
+    assert every.fewest is not None
+    (other,) = every.as_few
+    assert {other.gpu, every.fewest.gpu} == {*KINDS}
+    assert f"\nas few    1 x {other.gpu} in bf16: first token " in str(every)
+    assert every.to_dict()["as_few"][0]["gpu"] == other.gpu
+    assert searched(prices={"h100": 3.0}).as_few == []
+
+
+def test_what_no_time_contains_is_said(found: ServingSearch) -> None:
+    for line in found.offers[0].plan.left_out:
+        assert line in str(found)
+
+
 def test_a_price_is_that_of_a_million_tokens(found: ServingSearch) -> None:
     offer = next(x for x in found.offers if x.gpu == "a100-80gb")
     per_hour = (offer.plan.tokens_per_second_per_gpu or 0) * 3600

@@ -102,6 +102,17 @@ def test_of_many_gpus() -> None:
     assert "No step time" not in str(fit(large, "t4-16gb", "b200-180gb", vary=None))
 
 
+def test_launches_that_bound_the_time_of_several_gpus_are_noted() -> None:
+    small, large = (
+        estimate(nn.Linear(n, n), torch.empty(n, n, device="meta"), gpu="a100-80gb")
+        for n in (8, 1 << 14)
+    )
+    note = "Launches bound the step time on all of these: the host starts kernels, and the GPU "
+    assert note in str(fit(small, "h100-80gb", "b200-180gb", vary=None))
+    assert "Launches" not in str(fit(small, "h100-80gb", vary=None))
+    assert "Launches" not in str(fit(large, "h100-80gb", "b200-180gb", vary=None))
+
+
 def test_of_a_plan() -> None:
     found = plan(
         lambda: nn.Linear(64, 64),
@@ -114,7 +125,8 @@ def test_of_a_plan() -> None:
     assert found.step_seconds is not None
     assert first_line(found).endswith(
         f"on each of 2 x NVIDIA H100 80GB HBM3, {seconds_text(found.step_seconds)} a step (bound by launches: 0.67 to 1.5 times that); "
-        "training with sgd in fp32 parameters on the sum of the output, batch 4 per rank"
+        "training with sgd in fp32 parameters on the sum of the output, batch 4 per rank; "
+        "2 models of their own: the ranks send nothing"
     )
 
 
@@ -141,8 +153,11 @@ def test_serving_says_none_where_no_user_fits() -> None:
     serve = Serve(4096, 4)
     fit_of = partial(Fit, "t4-16gb", 1, 1, 1, "users", None, None, "memory", 1, serve=serve)
     assert largest_text(fit_of(users=0, context=0)) == "none"
-    assert largest_text(fit_of(users=0, context=512)) == "4 users x 512"
-    assert largest_text(fit_of(users=3, context=512)) == "3 users x 4,096 or 4 users x 512"
+    assert largest_text(fit_of(users=0, context=512)) == "4 users x 512 tokens"
+    assert (
+        largest_text(fit_of(users=3, context=512))
+        == "3 users x 4,096 tokens or 4 users x 512 tokens"
+    )
     assert largest_text(fit_of()) == ""
 
 

@@ -80,7 +80,7 @@ def elsewhere_lines(found: Estimate) -> Iterator[Line]:
 
 _FEW_BYTES = 1 << 20
 
-_FOLDER_OF_PACKAGES = re.compile(r"^.*[/\\\\](site|dist)-packages[/\\\\]")
+_FOLDER_OF_PACKAGES = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")
 
 
 def active_text(active: Active) -> str:

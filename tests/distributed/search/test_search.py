@@ -165,6 +165,18 @@ def test_the_layout_on_the_fewest_gpus_has_no_time(found: Search) -> None:
     )
 
 
+def test_where_the_fastest_layout_is_tight_one_with_room_is_named(found: Search) -> None:
+    assert found.cheapest is not None
+    assert found.cheapest.verdict == "tight"
+    row = found.rows[0]._replace(fits=True, is_near=False, is_tight=False)
+    tight = replace(found, fastest=found.cheapest, rows=(row,))
+    (line,) = (line for line in str(tight).splitlines() if line.startswith("with room"))
+    assert f" {row.candidate.mesh_text}, checkpoint {row.candidate.checkpoint}, " in line
+    assert line.endswith(" reserved")
+    full = replace(tight, rows=(row._replace(is_tight=True),))
+    assert "with room" not in str(full)
+
+
 def test_options_of_a_layout_stand_in_the_table_if_any_layout_has_one(found: Search) -> None:
     (row, *_) = found.rows
     split = row.candidate._replace(zero=2, is_sequence_parallel=True, offload=True)

@@ -20,9 +20,9 @@ DEPTHS = (3, 4, 5)
 """Numbers of layers to run, the last only to find out whether memory grows linearly. FSDP2 gathers
 one layer ahead: fewer have no typical middle layer."""
 
-MARGIN = 0.12
+MARGIN = 0.15
 """Reserved bytes that are extrapolated differ from those of a run with all layers by at most this
-share: by 11 % in the worst of the layouts that docs/performance.md lists. The peak of allocated
+share: by 14 % in the worst of the layouts that docs/performance.md lists. The peak of allocated
 bytes and the time of a step have no such error, but how the allocator's blocks fit together does
 not grow linearly in the layers.
 """

@@ -71,7 +71,7 @@ def _notes(rows: Sequence[trials.Row]) -> Iterator[str]:
     """What the table has, and what its signs mean."""
     yield "Layouts on all GPUs that no other beats in both memory and time (Pareto)"
     if any(row.taken is not None and row.taken.is_extrapolated for row in rows):
-        yield f"~ is extrapolated, reserved bytes within {100 * MARGIN:.0f} %"
+        yield f"~ is extrapolated: reserved bytes may be up to {100 * MARGIN:.0f} % more or less"
     if sum(row.taken is not None and row.taken.step_seconds is not None for row in rows) > 1:
         yield "times that differ by less than their error may be in another order"
     if any(row.verdict == "perhaps" for row in rows):
@@ -87,6 +87,8 @@ def _answers(found: Search) -> Iterator[Line]:
         layout = _layout(found.fastest, found.usable_bytes)
         yield "fastest" if is_timed else "fits", f"{layout}{_step(found)}"
         yield "step time", why_untimed(found.gpu)
+    if found.verdict == "tight":
+        yield "with room", [_row_text(row) for row in found.pareto if row.verdict == "yes"][:1]
     if found.cheapest is not None and found.cheapest is not found.fastest:
         yield "fewest", _fewest(found.cheapest, found.usable_bytes)
     if found.fastest is not None:
@@ -112,6 +114,16 @@ def _layout(found: TargetPlan, usable: int) -> str:
     time, is_bound = time_in_short(found.plan), found.plan.is_lower_bound
     speed = f": {time}, {'at most ' * is_bound}{rate_text(found)}" if time else ""
     return f"{_gpus(found)}, {_how(found)}{speed}; {_memory(found, usable)}"
+
+
+def _row_text(row: trials.Row) -> str:
+    """A layout of the table as text, with its time and its memory."""
+    of = row.candidate
+    how = [of.mesh_text, f"checkpoint {of.checkpoint}", f"micro-batch {of.micro_batch}"]
+    reserved = _extrapolated("reserved_bytes", bytes_text)(row)
+    time = _extrapolated("step_seconds", seconds_text)(row)
+    each = f"{time} a step, " * bool(time)
+    return f"{', '.join([*how, *_options_of(row)])}: {each}{reserved} reserved"
 
 
 def _fewest(found: TargetPlan, usable: int) -> str:

@@ -80,10 +80,10 @@ def costs(inspection: Inspection) -> Iterator[Line]:
     yield "time", "{:.2f} s to build, {:.2f} s to import".format(*seconds)
     peak, increase = inspection.peak_rss_bytes, inspection.peak_rss_increase_bytes
     if peak is None or increase is None:
-        yield "this process", "its peak memory is not known on this platform"
+        yield "peak memory", "of this process not known on this platform"
     else:
         of_build = f"{bytes_text(increase)} of it to build the model"
-        yield "this process", f"a peak of {bytes_text(peak)}, {of_build}"
+        yield "peak memory", f"of this process {bytes_text(peak)}, {of_build}"
     yield from (("note", note) for note in inspection.notes)
     if inspection.has_inputs and not is_run:
         target = inspection.target, *inspection.config_words

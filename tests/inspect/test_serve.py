@@ -63,7 +63,7 @@ def test_a_context_ends_where_the_positions_of_the_model_do() -> None:
     assert (found.context, found.context_limited_by) == (1024, "model")
     assert found.users is None
     shown = str(fit(model, "t4-16gb", serve=Serve(64, 2), vary="context"))
-    assert "2 users x 1,024 (the model's limit)" in shown
+    assert "2 users x 1,024 tokens (the model's limit)" in shown
 
 
 def test_an_estimate_of_serving_can_be_fitted() -> None:

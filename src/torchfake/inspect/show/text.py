@@ -82,7 +82,7 @@ def costs(inspection: Inspection) -> Iterator[Line]:
     if peak is None or increase is None:
         yield "peak memory", "of this process not known on this platform"
     else:
-        of_build = f"{bytes_text(increase)} of it to build the model"
+        of_build = f"{bytes_text(increase)} to build"
         yield "peak memory", f"of this process {bytes_text(peak)}, {of_build}"
     yield from (("note", note) for note in inspection.notes)
     if inspection.has_inputs and not is_run:

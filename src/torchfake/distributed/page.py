@@ -75,11 +75,12 @@ def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
     if isinstance(found, TargetPlan) and has_rate:
         rate, _, unit = rate_text(found).partition(" ")
         cards[unit] = rate
+    memory = memory_sections(plan.estimate, plan.fit)
     return OnPage(
         plan.class_name,
         answer_in(blocks),
         cards,
-        [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(plan, code)],
+        [*_sections(plan), ("Plan", blocks), *memory, *_code(plan, code)],
         target=found.target if isinstance(found, TargetPlan) else "",
     )
 

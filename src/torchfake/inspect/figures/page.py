@@ -18,7 +18,7 @@ from torchfake.inspect.figures.html import blocks_html, escape
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
+from torchfake.inspect.memory.fit import RESERVED_BYTES, Fit, Fits, verdict_on
 from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
 from torchfake.inspect.records.units import compared_bytes, count_text, seconds_text
 from torchfake.inspect.show.headline import headline, training_bytes, training_lines
@@ -212,8 +212,8 @@ def _(found: DataflowGraph) -> list[OnPage]:
 
 @on_page.register
 def _(found: Estimate) -> list[OnPage]:
-    blocks, cards = shown(found), key_figures(found, verdict_on(found))
-    sections = [("Memory", blocks), *memory_sections(found)]
+    blocks, fit = shown(found), verdict_on(found)
+    cards, sections = key_figures(found, fit), [("Memory", blocks), *memory_sections(found, fit)]
     return [OnPage(found.class_name, answer_in(blocks), cards, sections)]
 
 
@@ -230,7 +230,10 @@ def _(found: Fits) -> list[OnPage]:
         cards = {which: cards.pop("GPU"), **cards}
     of_step, *tables = blocks
     in_order = [*tables, of_step] if len(found) > 1 else blocks
-    sections = [("Memory, and where it fits", in_order), *memory_sections(found.shown)]
+    sections = [
+        ("Memory, and where it fits", in_order),
+        *memory_sections(found.shown, found.shown_fit),
+    ]
     return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]
 
 
@@ -255,9 +258,10 @@ def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
     return cards
 
 
-def memory_sections(estimate: Estimate) -> list[tuple[str, Any]]:
+def memory_sections(estimate: Estimate, fit: Fit | None) -> list[tuple[str, Any]]:
     """The memory of a step over time, and of modules at its peak."""
+    kept = RESERVED_BYTES if fit is None else fit.reserved_bytes
     return [
-        ("Memory over time", curve_svg(drawing.memory_curve(estimate))),
+        ("Memory over time", curve_svg(drawing.memory_curve(estimate, kept))),
         ("Memory at the peak", icicle_svg(drawing.peak_icicle(estimate))),
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
 from torchfake.inspect.figures import drawing
-from torchfake.inspect.figures.html import blocks_html, escape
+from torchfake.inspect.figures.html import blocks_html, breakable, escape
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
@@ -75,7 +75,7 @@ def html_page(records: Sequence[Any]) -> str:
         cards.pop(_HELD, None)
     return _PAGE.format(
         title=escape(pages[0].title),
-        target="".join(f'\n<p class="dim">{escape(p.target)}</p>' for p in pages if p.target),
+        target="".join(f'\n<p class="dim">{breakable(p.target)}</p>' for p in pages if p.target),
         style=_file("page.css"),
         verdict="".join(
             text
@@ -116,7 +116,7 @@ def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
         answer = f"{words}{answer[len(start) :]}."
     elif row.name:
         answer = f"{row.name.capitalize()}: {answer}."
-    yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
+    yield f'<p class="verdict {verdict}">{breakable(answer)}</p>\n' if verdict else _p(answer)
     if counted:
         yield _p(f"{counted[0].upper()}{counted[1:]}.")
 
@@ -144,7 +144,7 @@ def _remedies(page: OnPage) -> Iterator[Row]:
 
 
 def _p(text: str) -> str:
-    return f"<p>{escape(text)}</p>\n"
+    return f"<p>{breakable(text)}</p>\n"
 
 
 def _card(name: str, value: str) -> str:

@@ -1,7 +1,8 @@
 """The picture of README.md, drawn by torchfake: ``python -m tests.docs.picture``.
 
 Input: nothing. Output: docs/images/memory_of_a_step.svg. Invariant: what is drawn is what
-``Estimate.plot`` shows in a notebook. Called by: ``nox -s notebooks``; ``test_picture``.
+``Estimate.plot`` shows in a notebook, but narrower, for phones. Called by: ``nox -s notebooks``;
+``test_picture``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from pathlib import Path
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torchfake import estimate, example_inputs, fake_mode
+from torchfake.inspect.figures.drawing import memory_curve
+from torchfake.inspect.figures.svg import curve_svg, standalone
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "memory_of_a_step.svg"
+
+WIDTH = 520
+"""In pixels, at which a phone shows texts of 12 pixels at 9."""
 
 
 def drawn() -> str:
@@ -30,7 +36,7 @@ def drawn() -> str:
         model = LlamaForCausalLM(config)
     inputs = example_inputs(model, batch=4, seq=2048, labels=True)
     step = estimate(model, inputs, optimizer="adamw", autocast="bf16", gpu="h100-80gb")
-    return str(step.plot()._repr_mimebundle_()["image/svg+xml"]) + "\n"
+    return standalone(curve_svg(memory_curve(step)), WIDTH) + "\n"
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def test_it_begins_with_few_boxes(page: Any) -> None:
     assert page.locator("[data-n]").count() > 2 * FEW
 
 
+def test_it_begins_whole_in_view(page: Any) -> None:
+    view, drawn = (page.locator(found).bounding_box() for found in (".graph", "svg.tfg"))
+    assert drawn["width"] <= view["width"]
+    assert drawn["height"] <= view["height"]
+
+
 def test_a_click_unfolds_a_frame_and_another_folds_it(page: Any) -> None:
     before, first = boxes(page), page.locator("[aria-expanded=false]:not(.hidden)").first
     frame = page.locator(f'[data-n="{first.get_attribute("data-n")}"]')

@@ -118,6 +118,19 @@ def test_numbers_of_bytes_are_beside_the_curve(page: Any, reports: dict[str, Pat
     assert all(b["x"] + b["width"] <= plot["x"] for b in (t.bounding_box() for t in labels))
 
 
+@pytest.mark.parametrize("width", [400, 1400])
+def test_names_over_the_curve_are_in_the_figure(
+    page: Any, reports: dict[str, Path], width: int
+) -> None:
+    shown(page, reports["step"], width)
+    figure = page.locator("section > svg:has(> svg[preserveAspectRatio])").bounding_box()
+    labels = page.locator("section > svg > text[style]").all()
+    assert len(labels) > 2
+    for box in (label.bounding_box() for label in labels):
+        assert box["x"] > figure["x"]
+        assert box["x"] + box["width"] < figure["x"] + figure["width"]
+
+
 def test_the_pointer_is_told_bytes_phase_and_module(page: Any, reports: dict[str, Path]) -> None:
     shown(page, reports["step"], 1400)
     page.locator("section > svg > rect[data-tip]").nth(60).hover()

@@ -75,11 +75,12 @@ def _on_page(found: Any, plan: Plan, code: str = "") -> OnPage:
     if isinstance(found, TargetPlan) and has_rate:
         rate, _, unit = rate_text(found).partition(" ")
         cards[unit] = rate
+    memory = memory_sections(plan.estimate, plan.fit)
     return OnPage(
         plan.class_name,
         answer_in(blocks),
         cards,
-        [*_sections(plan), ("Plan", blocks), *memory_sections(plan.estimate), *_code(plan, code)],
+        [*_sections(plan), ("Plan", blocks), *memory, *_code(plan, code)],
         target=found.target if isinstance(found, TargetPlan) else "",
     )
 
@@ -174,13 +175,13 @@ def _timeline(plan: Plan) -> str:
             (
                 _ranks(kind.ranks),
                 _lane(schedule, seconds, {}),
-                f"computes {100 * busy:.0f} %",
+                f"computes {_percent(busy)}",
             )
         )
         if colors:
             exposed = schedule.exposed_seconds / seconds
             rows.append(
-                ("messages", _lane(schedule, seconds, colors), f"exposed {100 * exposed:.0f} %")
+                ("messages", _lane(schedule, seconds, colors), f"exposed {_percent(exposed)}")
             )
     run = (
         "" if plan.num_run == plan.num_all else f", {plan.num_run} of {plan.num_all} micro-batches"
@@ -188,6 +189,10 @@ def _timeline(plan: Plan) -> str:
     axis = f'<div class="axis"><span>0</span><span>{seconds_text(seconds)}{run}</span></div>'
     named = _PHASES | {f"messages along {axis}": color for axis, color in colors.items()}
     return _bars(rows, axis) + _legend(named, named)
+
+
+def _percent(share: float) -> str:
+    return "<1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def _lane(schedule: Schedule, seconds: float, axes: dict[str, str]) -> str:

@@ -43,7 +43,10 @@ def given() -> tuple[nn.Module, torch.Tensor]:
 
 def shown(record: Any) -> list[str]:
     """The text of a record, and of its HTML, with one space for each gap."""
-    texts = [str(record), html.unescape(re.sub(r"<[^>]+>", " ", record._repr_html_()))]
+    texts = [
+        str(record),
+        html.unescape(re.sub(r"<[^>]+>", " ", record._repr_html_().replace("<wbr>", ""))),
+    ]
     return [" ".join(text.split()) for text in texts]
 
 

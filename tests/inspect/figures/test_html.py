@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.inspect.small_models import MODELS, model_and_inputs
 from torchfake.inspect import check, diff, summary, weights
-from torchfake.inspect.figures.html import STYLE, blocks_html
+from torchfake.inspect.figures.html import STYLE, blocks_html, breakable
 from torchfake.inspect.records.record import Record, shown
 from torchfake.inspect.show.rows import Block, Column, as_lines, table
 from torchfake.inspect.show.summary_table import tree_blocks
@@ -28,7 +28,8 @@ class _Tags(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.open.append(tag)
+        if tag != "wbr":
+            self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -98,6 +99,12 @@ def test_the_verdict_is_coloured() -> None:
     assert '<td><span class="yes">yes</span> for the weights alone' in found
 
 
+def test_lines_break_in_names_after_signs_and_numbers_stay_whole() -> None:
+    assert breakable("aten._softmax_data, 1.5 GB/s of <x>") == (
+        "aten.<wbr>_softmax_<wbr>data, 1.5 GB/s of &lt;x&gt;"
+    )
+
+
 def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:
     class Held(Record):
         pass
@@ -105,7 +112,8 @@ def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:
     line = "  buffers", "8 B, at another moment 9 B"
     shown.register(Held)(lambda found, *, depth=None: [as_lines([line], {"buffers": 1.0})])
     assert re.search(
-        r">8 B</span><span class=\"bar\"[^>]*></span> at another", Held()._repr_html_()
+        r">8 B</span><span class=\"bar\"[^>]*></span> <span class=\"rest\">at another",
+        Held()._repr_html_(),
     )
 
 

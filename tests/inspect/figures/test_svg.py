@@ -141,3 +141,15 @@ def test_what_no_module_has_made_is_named_by_its_category(step: Estimate) -> Non
     assert upper.get("workspace", 0) == step.workspace_bytes
     assert sum(upper.values()) <= root.value == step.peak_bytes
     assert sum(upper.values()) > 0.99 * root.value
+
+
+def test_the_memory_of_a_gpu_is_in_the_figure_unless_it_is_much_more_than_the_peak() -> None:
+    layer, x = nn.Linear(8, 8), torch.rand(2, 8)
+    texts = []
+    for gigabytes in (1, 60):
+        step = estimate(layer, x, gpu="a100-80gb", workspace_bytes=gigabytes * 10**9)
+        root = ET.fromstring(curve_svg(drawing.memory_curve(step)))
+        texts.append([text.text for text in root.iter(f"{SVG}text")])
+    small, large = texts
+    assert "83.9 GB usable" in large
+    assert not any("usable" in (text or "") for text in small)

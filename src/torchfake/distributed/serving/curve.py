@@ -15,11 +15,12 @@ from torchfake.distributed.serving.search_text import past_text
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
+from torchfake.inspect.figures.svg import HALO
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
 
-_WIDTH, _HEIGHT, _WIDEST = 480, 300, 600
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 56, 40, 46
+_WIDTH, _HEIGHT, _WIDEST = 400, 280, 500
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 52, 40, 46
 _COLOR = "#4269d0"
 
 
@@ -101,26 +102,25 @@ def _drawn(points: list[Point], of_gpu: str, asked: int) -> Iterator[str]:
             "</circle>"
         )
     for label in labels_of(dict(zip((p.users for p in points), places, strict=True)), asked):
-        weight = ' font-weight="bold"' if asked in label.users else ""
+        look = HALO + ' font-weight="bold"' * (label.users == asked)
         x, y, anchor = label.at
-        yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{label.text}</text>'
+        yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {look}>{label.text}</text>'
 
 
-_NEAR, _CHARACTER = 11, 7
+_NEAR, _CHARACTER = 13, 7
 
 
 class Label(NamedTuple):
-    """The name of a point, or of points that are too near to each other for names of their own."""
+    """The name of a point."""
 
-    users: tuple[int, ...]
+    users: int
     x: float
     y: float
     is_left: bool  # below and on the left of the point, not above and on the right
 
     @property
     def text(self) -> str:
-        *others, last = self.users
-        return ", ".join([*(f"{number:,}" for number in others), number_text(last, "user")])
+        return number_text(self.users, "user")
 
     @property
     def at(self) -> tuple[float, float, str]:
@@ -141,7 +141,7 @@ class Label(NamedTuple):
         for start, end, upper, lower in (each.box for each in others):
             if left - 6 < end and start - 6 < right and top - 6 < lower and upper - 6 < bottom:
                 return False
-        others_at = (place for users, place in places.items() if users not in self.users)
+        others_at = (place for users, place in places.items() if users != self.users)
         far = (
             math.hypot(max(left - x, x - right, 0), max(top - y, y - bottom, 0)) >= _NEAR
             for x, y in others_at
@@ -150,23 +150,13 @@ class Label(NamedTuple):
 
 
 def labels_of(places: dict[int, tuple[float, float]], asked: int) -> list[Label]:
-    """The labels of the points of numbers of users, that of the asked number first."""
+    """The labels of points for which there is room: of the asked number of users, then of most."""
     found = list[Label]()
     for users in sorted(places, key=lambda users: (users != asked, -users)):
-        label: Label | None = Label((users,), *places[users], is_left=False)
-        while label is not None:
-            sides = [label, label._replace(is_left=not label.is_left)]
-            clear = [each for each in sides if each.is_clear(found, places)]
-            label = None if clear or not found else _joined(label, found)
-        found.append((clear or sides)[0])
+        sides = [Label(users, *places[users], is_left) for is_left in (False, True)]
+        clear = [each for each in sides if each.is_clear(found, places)]
+        found += clear[:1] or sides[: users == asked]
     return found
-
-
-def _joined(label: Label, others: list[Label]) -> Label:
-    """A label of its points and those of the nearest other one, which is taken out."""
-    near = min(others, key=lambda each: math.hypot(each.x - label.x, each.y - label.y))
-    others.remove(near)
-    return near._replace(users=tuple(sorted({*near.users, *label.users})))
 
 
 def _place(point: Point, points: list[Point]) -> tuple[float, float]:

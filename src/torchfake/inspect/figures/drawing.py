@@ -14,6 +14,7 @@ import numpy as np
 
 from torchfake.inspect.contents.tree import ModuleNode
 from torchfake.inspect.memory.estimate_record import Estimate
+from torchfake.inspect.memory.fit_record import RESERVED_BYTES
 from torchfake.inspect.records import units
 from torchfake.inspect.records.module_names import join_name, name_and_ancestors
 from torchfake.inspect.storages.lifetimes import PHASES
@@ -68,6 +69,7 @@ class Curve(NamedTuple):
     peak_event: int
     peak_bytes: int
     slices: list[Slice]
+    usable_bytes: int | None = None  # what the step can use of the GPU, if that is in the figure
 
     @property
     def peak_text(self) -> str:
@@ -182,9 +184,16 @@ def _blocks(tree: ModuleNode, value: Value) -> list[Block]:
     return blocks
 
 
-def memory_curve(estimate: Estimate) -> Curve:
-    """The curve of the bytes held in a step."""
-    timeline, peak = estimate.timeline, estimate.peak
+_HIGHEST = 1.75
+"""How many times the peak the memory of a GPU may be to be in the figure."""
+
+
+def memory_curve(estimate: Estimate, reserved_bytes: int = RESERVED_BYTES) -> Curve:
+    """The curve of the bytes held in a step, and what is usable of its GPU: all but those reserved
+    for the CUDA context and as a margin.
+    """
+    timeline, peak, gpu = estimate.timeline, estimate.peak, estimate.gpu
+    usable = None if gpu is None else gpu.total_memory - reserved_bytes
     events = _shown_events(timeline.total, peak.event)
     return Curve(
         f"Memory held in a step of {estimate.mode}",
@@ -195,6 +204,7 @@ def memory_curve(estimate: Estimate) -> Curve:
         peak.event,
         estimate.peak_bytes,
         list(_slices(estimate)),
+        usable if usable and usable <= _HIGHEST * estimate.peak_bytes else None,
     )
 
 

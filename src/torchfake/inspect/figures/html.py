@@ -24,6 +24,11 @@ def escape(text: str) -> str:
     return _escape_markup(printable(text, keep="\n"))
 
 
+def breakable(text: str) -> str:
+    """Text escaped for HTML, in which lines may break inside names: after "_", "." and "/"."""
+    return re.sub(r"(?<=[\w)][_./])(?=[A-Za-z_]{3})", "<wbr>", escape(text))
+
+
 _NARROW = 46
 """The characters of a line on a phone."""
 
@@ -82,10 +87,11 @@ STYLE = """<style>
 .tf.tf.tf th {font-weight: 600; white-space: nowrap}
 .tf.tf.tf td.num, .tf.tf.tf th.num {text-align: right}
 .tf.tf.tf td {overflow-wrap: anywhere}
+.tf.tf.tf .lines th {padding-left: var(--in, 0)}
 .tf.tf.tf .grid td {white-space: nowrap}
 .tf.tf.tf p {margin: .5em 0}
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
-.tf .part, .tf .bar {display: inline-block}
+.tf .part, .tf .bar, .tf .rest {display: inline-block}
 .tf .bar {height: .8em; min-width: 1px}
 .tf {container-type: inline-size}
 .tf .narrow {display: none}
@@ -94,6 +100,14 @@ STYLE = """<style>
   .tf.tf.tf .wider {display: none}
   .tf.tf.tf .grid .narrow td {white-space: normal; padding: 0 0 .3em 1em}
   .tf .row {--step: .7em}
+}
+@container (max-width: 450px) {
+  .tf.tf.tf .lines, .tf .lines :is(tbody, th, td) {display: block}
+  .tf.tf.tf .lines tr {display: block; margin-bottom: .4em}
+  .tf.tf.tf .lines td {padding-left: calc(2ch + var(--in, 0ch))}
+  .tf.tf.tf .lines tr:has(.bar) {display: flex; margin: 0}
+  .tf.tf.tf .lines tr:has(.bar) th {flex: 0 0 15em; padding-right: 0}
+  .tf.tf.tf .lines td:has(.bar) {padding: .1em 0}
 }
 </style>"""
 
@@ -123,24 +137,25 @@ def _block(block: Block) -> str:
 
 def _emphasized(text: str, emphasis: str) -> str:
     return "".join(
-        f'<span class="{style}">{escape(part)}</span>' if style else escape(part)
+        f'<span class="{style}">{breakable(part)}</span>' if style else breakable(part)
         for part, style in emphasized(text, emphasis)
     )
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
     """Names and texts; a bar stands beside its number, and all begin at the same place."""
-    yield "<table>"
+    yield '<table class="lines">'
     longest = max((len(_number(row)) for row in rows if row.bar), default=0)
     for row in rows:
-        indent = f' style="padding-left:{2 * row.indent}ch"' if row.indent else ""
-        yield f'<tr><th scope="row"{indent}>{escape(row.name)}</th>'
-        yield from (f"<td>{escape(value)}</td>" for value in row.values[:-1])
+        indent = f' style="--in:{2 * row.indent}ch"' if row.indent else ""
+        yield f'<tr{indent}><th scope="row">{escape(row.name)}</th>'
+        yield from (f"<td>{breakable(value)}</td>" for value in row.values[:-1])
         text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
         if row.bar:
             number = _number(row)
-            rest = row.values[-1][len(number) :].lstrip(",;")
-            text = _bar(row.bar, number, longest) + escape(rest)
+            rest = row.values[-1][len(number) :].lstrip(",; ")
+            text = _bar(row.bar, number, longest)
+            text += f' <span class="rest">{breakable(rest)}</span>' * bool(rest)
         yield f"<td>{text}</td></tr>"
     yield "</table>"
 

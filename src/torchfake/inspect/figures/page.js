@@ -56,7 +56,7 @@ for (const code of all("pre")) {
 // drawing: positions are mapped, and none is computed anew.
 const GAP = {x: 18, y: 30};
 const FEW = 40; // boxes that a graph begins with
-const LEAST = 0.7; // the scale from which on its texts are easily read
+const LEAST = 8 / 11; // the scale at which its smallest texts have 8 pixels
 
 function mapping(taken, gap) {
   const merged = [];
@@ -95,12 +95,13 @@ class Graph {
     this.frames = [...this.nodes.values()].filter((node) => node.isFrame);
     this.build();
     this.foldFirst();
-    this.zoom(Math.min(Math.max(this.fitting(), 0.6), 1));
+    this.zoom(Math.min(Math.max(this.fitting(), LEAST), 1));
     this.view.scrollLeft = (this.view.scrollWidth - this.view.clientWidth) / 2;
   }
 
-  fitting() {
-    return (this.view.clientWidth - 2) / this.width;
+  fitting() { // the scale at which all of it is in view
+    const tall = parseFloat(getComputedStyle(this.view).maxHeight) - 4;
+    return Math.min((this.view.clientWidth - 2) / this.width, tall / this.height);
   }
 
   node(g) {
@@ -119,7 +120,7 @@ class Graph {
     return found;
   }
 
-  foldFirst() { // the deepest frames, until few boxes are left and fit the width in a legible size
+  foldFirst() { // the deepest frames, until few boxes are left that fit in a legible size
     const depth = (node) => this.around(node.number).length;
     for (let level = Math.max(0, ...this.frames.map(depth)) + 1; level >= 0; level--) {
       this.folded = new Set(this.frames.filter((f) => depth(f) >= level).map((f) => f.number));
@@ -142,7 +143,7 @@ class Graph {
     };
     const tools = searchField("find a module", (wanted) => this.search(wanted));
     const others = [["+", "zoom in", zoom(1.25)], ["\u2212", "zoom out", zoom(0.8)],
-      ["Fit", "fit the width", () => this.zoom(this.fitting())],
+      ["Fit", "fit all of it", () => this.zoom(this.fitting())],
       ["Unfold all", "unfold all modules", fold(false)], ["Fold all", "fold all modules", fold(true)]];
     for (const [words, label, action] of others) {
       const made = button(words, action);

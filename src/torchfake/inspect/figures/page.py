@@ -14,11 +14,11 @@ from typing import Any
 
 from torchfake.inspect.dataflow.model_graph import DataflowGraph
 from torchfake.inspect.figures import drawing
-from torchfake.inspect.figures.html import blocks_html, escape
+from torchfake.inspect.figures.html import blocks_html, breakable, escape
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
+from torchfake.inspect.memory.fit import RESERVED_BYTES, Fit, Fits, verdict_on
 from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
 from torchfake.inspect.records.units import compared_bytes, count_text, seconds_text
 from torchfake.inspect.show.headline import headline, training_bytes, training_lines
@@ -75,7 +75,7 @@ def html_page(records: Sequence[Any]) -> str:
         cards.pop(_HELD, None)
     return _PAGE.format(
         title=escape(pages[0].title),
-        target="".join(f'\n<p class="dim">{escape(p.target)}</p>' for p in pages if p.target),
+        target="".join(f'\n<p class="dim">{breakable(p.target)}</p>' for p in pages if p.target),
         style=_file("page.css"),
         verdict="".join(
             text
@@ -116,7 +116,7 @@ def _sentences(page: OnPage, has_step: bool = False) -> Iterator[str]:
         answer = f"{words}{answer[len(start) :]}."
     elif row.name:
         answer = f"{row.name.capitalize()}: {answer}."
-    yield f'<p class="verdict {verdict}">{escape(answer)}</p>\n' if verdict else _p(answer)
+    yield f'<p class="verdict {verdict}">{breakable(answer)}</p>\n' if verdict else _p(answer)
     if counted:
         yield _p(f"{counted[0].upper()}{counted[1:]}.")
 
@@ -144,7 +144,7 @@ def _remedies(page: OnPage) -> Iterator[Row]:
 
 
 def _p(text: str) -> str:
-    return f"<p>{escape(text)}</p>\n"
+    return f"<p>{breakable(text)}</p>\n"
 
 
 def _card(name: str, value: str) -> str:
@@ -212,8 +212,8 @@ def _(found: DataflowGraph) -> list[OnPage]:
 
 @on_page.register
 def _(found: Estimate) -> list[OnPage]:
-    blocks, cards = shown(found), key_figures(found, verdict_on(found))
-    sections = [("Memory", blocks), *memory_sections(found)]
+    blocks, fit = shown(found), verdict_on(found)
+    cards, sections = key_figures(found, fit), [("Memory", blocks), *memory_sections(found, fit)]
     return [OnPage(found.class_name, answer_in(blocks), cards, sections)]
 
 
@@ -230,7 +230,10 @@ def _(found: Fits) -> list[OnPage]:
         cards = {which: cards.pop("GPU"), **cards}
     of_step, *tables = blocks
     in_order = [*tables, of_step] if len(found) > 1 else blocks
-    sections = [("Memory, and where it fits", in_order), *memory_sections(found.shown)]
+    sections = [
+        ("Memory, and where it fits", in_order),
+        *memory_sections(found.shown, found.shown_fit),
+    ]
     return [OnPage(found.shown.class_name, answer_in(blocks), cards, sections)]
 
 
@@ -255,9 +258,10 @@ def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
     return cards
 
 
-def memory_sections(estimate: Estimate) -> list[tuple[str, Any]]:
+def memory_sections(estimate: Estimate, fit: Fit | None) -> list[tuple[str, Any]]:
     """The memory of a step over time, and of modules at its peak."""
+    kept = RESERVED_BYTES if fit is None else fit.reserved_bytes
     return [
-        ("Memory over time", curve_svg(drawing.memory_curve(estimate))),
+        ("Memory over time", curve_svg(drawing.memory_curve(estimate, kept))),
         ("Memory at the peak", icicle_svg(drawing.peak_icicle(estimate))),
     ]

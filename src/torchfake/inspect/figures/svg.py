@@ -27,7 +27,7 @@ WIDE, NARROW = 880, 330
 """The widths in pixels at which labels of an icicle are chosen that fit: on a wide page, and on one
 of less than 920 pixels. A block without room for its name has a tooltip alone."""
 
-_PLOT_HEIGHT, _TOP, _LEFT, _AXIS, _LEGEND_ROW = 280, 22, 58, 22, 18
+_PLOT_HEIGHT, _TOP, _LEFT, _RIGHT, _AXIS, _LEGEND_ROW = 280, 22, 58, 8, 22, 18
 _SHADES = ("#1f4e8c", "#2f6db3", "#5a93cc", "#86b3de", "#aecbe9", "#cddff2")
 """The colours of the levels of an icicle, dark to light; text on the first two is white."""
 
@@ -40,7 +40,7 @@ _OPEN = (
 )
 
 
-_BESIDE_LABELS = f' style="overflow:visible;box-sizing:border-box;padding-left:{_LEFT}px"'
+_BESIDE_LABELS = f' style="overflow:visible;box-sizing:border-box;padding:0 {_RIGHT}px 0 {_LEFT}px"'
 """Of a figure with numbers on its left, which no share of its width is wide enough for."""
 
 _ONE_OF_TWO = (
@@ -49,11 +49,14 @@ _ONE_OF_TWO = (
 )
 
 _PAPER = (
-    "<style>.tf-figure {color: #1f2328} .tf-figure > .paper {fill: #ffffff} "
-    "@media (prefers-color-scheme: dark) {.tf-figure {color: #e6edf3} "
-    ".tf-figure > .paper {fill: #0d1117}}</style>"
+    "<style>.tf-figure {color: #1f2328; --paper: #ffffff} "
+    "@media (prefers-color-scheme: dark) {.tf-figure {color: #e6edf3; --paper: #0d1117}} "
+    ".tf-figure > .paper {fill: var(--paper)}</style>"
     '<rect class="paper" width="100%" height="100%"/>'
 )
+
+HALO = 'fill="currentColor" stroke="var(--paper, Canvas)" stroke-width="4" paint-order="stroke"'
+"""Of a text that lines pass behind."""
 
 
 def text_width(text: str, size: float = 12.0) -> float:
@@ -71,7 +74,7 @@ def standalone(svg: str, width: int = 900) -> str:
     paper, end = _PAPER, ""
     if _BESIDE_LABELS in svg:  # a file has no padding
         svg = svg.replace(_BESIDE_LABELS, "", 1)
-        paper += f'<svg x="{_LEFT}" width="{width - _LEFT}" overflow="visible">'
+        paper += f'<svg x="{_LEFT}" width="{width - _LEFT - _RIGHT}" overflow="visible">'
         end = "</svg>"
     opened = svg.replace('width="100%"', f'class="tf-figure" width="{width}"', 1)
     return opened.replace("</title>", f"</title>{paper}", 1) + end
@@ -102,7 +105,8 @@ def _block(place: _Place, figure: Icicle, whole: int) -> str:
     texts = f"{block.label} {size}", f"{name} {size}", name
     wide, narrow = (_fitting(texts, place.width * width) for width in (WIDE, NARROW))
     shade, ink = _SHADES[place.row], "#fff" if place.row < 2 else "#111"
-    style = f'fill="{shade}" stroke="#fff" stroke-opacity=".5"'
+    edge = "#fff" if place.row < 2 else _SHADES[0]
+    style = f'fill="{shade}" stroke="{edge}" stroke-opacity=".6"'
     if place.is_rest:
         style, ink = 'fill="none" stroke="currentColor" stroke-dasharray="2 2"', "currentColor"
     each = f" ({block.repeat} x {figure.text(block.value // block.repeat)})"
@@ -158,7 +162,8 @@ def _rest(place: _Place, begin: float, total: int) -> _Place | None:
 
 def curve_svg(curve: Curve) -> str:
     """Bytes held over a step as SVG, the categories stacked, with phases and peak."""
-    top = max(float(curve.num_bytes.sum(axis=1).max(initial=0)), 1.0) * 1.08
+    highest_sum = float(curve.num_bytes.sum(axis=1).max(initial=0))
+    top = max(highest_sum, curve.usable_bytes or 0, 1.0) * 1.08
     highest = curve.num_bytes.max(axis=0, initial=0).tolist()
     named = [
         c for c, n in zip(curve.categories, highest, strict=True) if n > _LEAST_IN_LEGEND * top
@@ -168,8 +173,9 @@ def curve_svg(curve: Curve) -> str:
     title = escape(f"{curve.title}, {curve.peak_text}")
     parts = [_OPEN.format(height=height, style=_BESIDE_LABELS, title=title)]
     parts += _scale(top)
-    parts += _areas(curve, top)
     parts += _phase_labels(curve)
+    parts += _areas(curve, top)
+    parts += _usable_line(curve, top)
     parts += _peak_label(curve, top)
     parts.append(
         f'<text x="50%" y="{legend - 6}" text-anchor="middle" fill="currentColor">'
@@ -253,30 +259,46 @@ _NARROWEST_PHASE = 0.08
 def _phase_labels(curve: Curve) -> Iterator[str]:
     last = _last(curve)
     for name, first, end in curve.phases:
-        left, middle, anchor = 100 * first / last, 50 * (first + end) / last, "middle"
+        left = 100 * first / last
         yield (
             f'<line x1="{left:.2f}%" x2="{left:.2f}%" y1="{_TOP}" y2="{_TOP + _PLOT_HEIGHT}" '
             'stroke="currentColor" stroke-opacity=".4" stroke-dasharray="2 3"/>'
         )
-        if end >= last - 1:
-            middle, anchor = 100, "end"
         if end - first > _NARROWEST_PHASE * last:
-            yield (
-                f'<text x="{middle:.2f}%" y="14" text-anchor="{anchor}" fill="currentColor">'
-                f"{escape(name)}</text>"
-            )
+            yield _centred(name, (first + end) / 2 / last, 14)
+
+
+def _centred(text: str, share: float, y: float, more: str = "") -> str:
+    """A text with its middle at a share of the width, or as near as the plot's ends allow."""
+    half = round(text_width(text, 13) / 2)
+    x = f"clamp({half}px, {100 * share:.2f}%, 100% - {half}px)"
+    return (
+        f'<text style="transform:translateX({x})" y="{y:.1f}" text-anchor="middle" '
+        f"{HALO}{more}>{escape(text)}</text>"
+    )
+
+
+def _usable_line(curve: Curve, top: float) -> Iterator[str]:
+    """Where the memory that the step can use ends, named on the side where the peak is not."""
+    if curve.usable_bytes is None:
+        return
+    y = _TOP + _PLOT_HEIGHT * (1 - curve.usable_bytes / top)
+    x, anchor = ("0", "start") if curve.peak_event > _last(curve) / 2 else ("100%", "end")
+    yield (
+        f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" '
+        f'stroke-dasharray="6 4"/><text x="{x}" y="{y - 6:.1f}" text-anchor="{anchor}" {HALO}>'
+        f"{bytes_text(curve.usable_bytes)} usable</text>"
+    )
 
 
 def _peak_label(curve: Curve, top: float) -> Iterator[str]:
     share = curve.peak_event / _last(curve)
     y = _TOP + _PLOT_HEIGHT * (1 - curve.peak_bytes / top)
-    anchor = "end" if share > 0.5 else "start"
     yield (
-        f'<line x1="{100 * share:.2f}%" x2="{100 * share:.2f}%" y1="{y:.1f}" '
-        f'y2="{_TOP + _PLOT_HEIGHT}" stroke="currentColor"/><text x="{100 * share:.2f}%" '
-        f'y="{y - 4:.1f}" text-anchor="{anchor}" font-weight="bold" fill="currentColor">'
-        f"{escape(curve.peak_text)}</text>"
+        f'<svg x="{100 * share:.2f}%" overflow="visible">'
+        f'<polygon points="-4,{y - 7:.1f} 4,{y - 7:.1f} 0,{y - 1:.1f}" fill="currentColor"/></svg>'
     )
+    yield _centred(curve.peak_text, share, y - 10, ' font-weight="bold"')
 
 
 def _legend(categories: Sequence[str], y: int) -> Iterator[str]:

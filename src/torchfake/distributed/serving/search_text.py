@@ -92,7 +92,7 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
 def _unmet(found: ServingSearch, gpu: str, number: int) -> str:
     """What the ways on a GPU reach, none of which meets the limits."""
     closest = min((o for o in found.offers if o.gpu == gpu), key=found.distance)
-    return f"{number_text(number, 'way')}; nearest {_reached(found.limits, closest)}"
+    return f"{gpu}: {number_text(number, 'way')}; nearest {_reached(found.limits, closest)}"
 
 
 def _best(found: ServingSearch) -> Iterator[Line]:

@@ -85,7 +85,7 @@ def test_any_autocast() -> None:
 
 def test_autocast_operators() -> None:
     for device_type in ("cpu", "cuda"):
-        names = dispatcher.autocast_operators(device_type)
+        names = dispatch_keys.autocast_operators(device_type)
         assert {"aten::linear", "aten::bmm"} <= set(names), device_type
     assert AutocastCPUTestLists is not None
 

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchfake import FakeTensor, deferred_mode, fake_mode
 from torchfake._dispatch import FactoryWatch, FakeDispatch
 from torchfake._torch import dispatch_keys, dispatcher
+from torchfake._torch.autograd import is_transformed
 
 aten = torch.ops.aten
 
@@ -350,3 +351,18 @@ def test_views_are_resolved() -> None:
         torch.ones(1)
     assert [torch.equal(each, expected) for each in found] == [True] * 2
     assert torch.equal(torch.linalg.pinv(matrix), expected)
+
+
+def test_without_transforms() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(dispatcher.transforms_see_operators())
+        with dispatcher.without_transforms():
+            seen.append(is_transformed(torch.ones(1) + 1))
+        seen.append(is_transformed(torch.ones(1) + 1))
+        return x.sum()
+
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [True, False, True]
+    assert not dispatcher.transforms_see_operators()

@@ -44,15 +44,17 @@ calls_torch_functions = torch._C._is_torch_function_enabled
 :func:`no_interception`."""
 
 
+_key = torch._C.DispatchKey
+
+
 def _keys(*keys: Any) -> Any:
     return reduce(or_, map(torch._C.DispatchKeySet, keys))
 
 
-_TRANSFORMS = torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
-_TRANSFORM_KEYS = _keys(_TRANSFORMS, torch._C.DispatchKey.FuncTorchDynamicLayerBackMode)
-_INTERCEPTING_KEYS = _TRANSFORM_KEYS | _keys(
-    torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot, RECORDING_KEY.key
-)
+_TRANSFORMS = _key.FuncTorchDynamicLayerFrontMode
+_TRANSFORM_KEYS = _keys(_TRANSFORMS, _key.FuncTorchDynamicLayerBackMode)
+_LAZY_KEYS = _keys(_key.Conjugate, _key.Negative, _key.ZeroTensor)
+_INTERCEPTING_KEYS = _TRANSFORM_KEYS | _keys(_key.Python, _key.PythonTLSSnapshot, RECORDING_KEY.key)
 
 
 _INTERCEPTION_GUARDS = (
@@ -62,23 +64,19 @@ _INTERCEPTION_GUARDS = (
 )
 
 
-_OF_VIEWS = _keys(torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative)
-
-
 def no_interception(*makers: Callable[[], Any], then: Callable[[], Any] | None = None) -> Guards:
     """Context: no function mode, dispatch mode, autocast or transform of ``torch.func`` intercepts
     operators on real tensors; nor does what `makers` and `then` turn off.
 
     While ``__torch_dispatch__`` runs, C++ has passed the keys that resolve conjugate and negative
-    views. Without them, an operator that conjugates inside, such as ``linalg_pinv``, has wrong
-    values, in 2.12 to 2.15.
+    views and zero tensors. Without them, an operator that conjugates inside, such as
+    ``linalg_pinv``, has wrong values in 2.12 to 2.15, and kernels read zero tensors' memory.
     """
     excluded = torch._C._dispatch_tls_local_exclude_set()
     resolving: list[Callable[[], Any]] = []
-    if excluded.has(torch._C.DispatchKey.Conjugate):
-        included = torch._C._dispatch_tls_local_include_set()
-        views = excluded - _OF_VIEWS
-        resolving = [partial(torch._C._ForceDispatchKeyGuard, included, views)]
+    if excluded.has(_key.Conjugate):
+        sets = torch._C._dispatch_tls_local_include_set(), excluded - _LAZY_KEYS
+        resolving = [partial(torch._C._ForceDispatchKeyGuard, *sets)]
     return Guards(*resolving, *_INTERCEPTION_GUARDS, *makers, then=then)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from torchfake import fake_mode
+from torchfake import deferred_mode, fake_mode
 
 
 def outcome(function, *shapes):
@@ -36,3 +36,24 @@ def test_products_expand_what_is_added(name):
             expected = outcome(PRODUCTS[name], *shapes)
             with fake_mode():
                 assert outcome(PRODUCTS[name], *shapes) == expected, shapes
+
+
+WRITTEN = {
+    "addmm_": lambda own, a, b: own.addmm_(a, b),
+    "addmv_": lambda own, a, b: own.addmv_(a, torch.ones(b.shape[0])),
+    "addr_": lambda own, a, b: own.addr_(torch.ones(a.shape[0]), torch.ones(b.shape[1])),
+    "baddbmm_": lambda own, a, b: own.baddbmm_(a.expand(2, *a.shape), b.expand(2, *b.shape)),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("scale", [1, 150])
+def test_what_is_written_has_the_size_of_the_product(name, scale):
+    for rows, columns in ((1, 1), (1, 4 * scale), (2, 4 * scale)):
+        for shape in ((), (1,), (2,), (3,), (1, 1), (2, 1), (1, 4), (2, 4), (1, 2, 4), (2, 2, 4)):
+            own = tuple(n * scale if n > 2 else n for n in shape)
+            shapes = own, (rows, 3), (3, columns)
+            expected = outcome(WRITTEN[name], *shapes)
+            for mode in (fake_mode, deferred_mode):
+                with mode():
+                    assert outcome(WRITTEN[name], *shapes) == expected, shapes

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributions import VonMises
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from tests.conftest import generators_stand_still, unknown
@@ -219,6 +220,7 @@ def test_normal_numbers_of_a_size_are_drawn_when_they_are_read() -> None:
     [
         (lambda: torch.poisson(torch.randn(1000).abs()), "aten.poisson.default"),
         (lambda: torch.nn.init.trunc_normal_(torch.empty(5000, 5000)), "trunc_normal_"),
+        (lambda: VonMises(torch.zeros(40), torch.ones(40)).sample(), "VonMises.sample"),
     ],
 )
 def test_numbers_that_differ_from_eagers_are_read_with_a_warning(draw: Any, name: str) -> None:
@@ -233,3 +235,14 @@ def test_numbers_that_differ_from_eagers_are_read_with_a_warning(draw: Any, name
         draw()
         torch.manual_seed(0)
         torch.rand(2).tolist()
+
+
+def test_known_von_mises_draws_are_eagers() -> None:
+    def run() -> list[float]:
+        torch.manual_seed(0)
+        VonMises(torch.zeros(2), torch.ones(2)).sample()
+        return [torch.rand(1).item(), *torch.get_rng_state().tolist()]
+
+    expected = run()
+    with fake_mode():
+        assert run() == expected

@@ -267,3 +267,30 @@ def test_a_view_of_another_dtype_is_set(name: str, mode: Any) -> None:
         expected = program(given)
         with mode():
             assert program(given) == expected
+
+
+@torch.no_grad()
+def changed(change: Callable[[Any], Any], tensor: Any) -> None:
+    change(tensor)
+
+
+@pytest.mark.parametrize("changed_one", ["view", "base"])
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "set_"])
+def test_a_view_of_a_leaf_that_is_a_view_loses_its_gradients_alone(
+    name: str, changed_one: str
+) -> None:
+    def run() -> Any:
+        base = torch.arange(8.0).view(4, 2).clone()
+        leaf = base[1:].requires_grad_()
+        view = leaf.view(2, 3)
+        changed(CHANGES[name], view if changed_one == "view" else base)
+        found = view.requires_grad, view.is_leaf, view._is_view(), view.shape, view.grad_fn.name()
+        view.sum().backward()
+        with pytest.raises(RuntimeError, match="a view of a leaf Variable"):
+            view.mul_(2)
+        return found, leaf.grad, leaf.is_leaf, view.tolist()
+
+    expected = run()
+    for mode in (fake_mode, deferred_mode):
+        with mode():
+            assert run() == expected

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchfake import FakeTensor, deferred_mode, fake_mode
 from torchfake._dispatch import FactoryWatch, FakeDispatch
 from torchfake._torch import dispatch_keys, dispatcher
+from torchfake._torch.autograd import is_transformed
 
 aten = torch.ops.aten
 
@@ -85,7 +86,7 @@ def test_any_autocast() -> None:
 
 def test_autocast_operators() -> None:
     for device_type in ("cpu", "cuda"):
-        names = dispatcher.autocast_operators(device_type)
+        names = dispatch_keys.autocast_operators(device_type)
         assert {"aten::linear", "aten::bmm"} <= set(names), device_type
     assert AutocastCPUTestLists is not None
 
@@ -350,3 +351,18 @@ def test_views_are_resolved() -> None:
         torch.ones(1)
     assert [torch.equal(each, expected) for each in found] == [True] * 2
     assert torch.equal(torch.linalg.pinv(matrix), expected)
+
+
+def test_without_transforms() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(dispatcher.transforms_see_operators())
+        with dispatcher.without_transforms():
+            seen.append(is_transformed(torch.ones(1) + 1))
+        seen.append(is_transformed(torch.ones(1) + 1))
+        return x.sum()
+
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [True, False, True]
+    assert not dispatcher.transforms_see_operators()

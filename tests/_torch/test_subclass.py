@@ -292,3 +292,10 @@ def test_hooks_of_a_tensor() -> None:
     held = subclass.hooks_of(tensor)
     assert [list(hooks.values()) for hooks in held] == [[print], [print]]
     assert [list(hooks) for hooks in held] == [[first.id], [second.id]]
+
+
+def test_require_grad() -> None:
+    assert subclass.require_grad(torch.ones(1), True).requires_grad
+    made = torch.ones(1)
+    torch.func.grad(lambda x: (subclass.require_grad(made, False), x)[1])(torch.ones(()))
+    assert not made.requires_grad

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from torchfake import FakeTensor, fake_mode
+from torchfake import FakeTensor, deferred_mode, fake_mode, materialize_tensor
 from torchfake._torch import dispatch_keys, zero_tensors
 
 CPU = torch.device("cpu")
@@ -96,3 +96,17 @@ def test_tangents() -> None:
         expected = torch.autograd.forward_ad.unpack_dual(op(dual, 0, **options)).tangent
     assert torch.equal(inside, outside)
     assert torch.equal(inside, expected)
+
+
+def test_zero_tensors_are_multiplied_by_numbers() -> None:
+    """Kernels compute with them: they have no memory that these could read."""
+
+    def product() -> torch.Tensor:
+        zero = torch.ops.aten.mul.Scalar(torch._efficientzerotensor((2, 2)), 2.0)
+        return zero * torch.ones(2, 2) + zero
+
+    with fake_mode():
+        assert product().tolist() == product().tolist() == [[0, 0], [0, 0]]
+    with deferred_mode():
+        deferred = product()
+    assert torch.equal(materialize_tensor(deferred), torch.zeros(2, 2))

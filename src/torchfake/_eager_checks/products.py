@@ -16,10 +16,14 @@ from torchfake._core.schemas import traits_of
 from torchfake._eager_checks.conditions import Condition
 from torchfake._eager_checks.small_calls import error_raised
 
+_WRITTEN = ("addmm_", "addmv_", "baddbmm_", "addr_")
 PRODUCTS = frozenset(
-    f"aten::{name}" for name in ("addmm", "addmv", "addbmm", "baddbmm", "_addmm_activation")
+    f"aten::{name}"
+    for name in ("addmm", "addmv", "addbmm", "baddbmm", "_addmm_activation", *_WRITTEN)
 )
-"""Operators that add a product to a tensor, which they expand to its size."""
+"""Operators that add a product to a tensor, which they expand to its size; if they write the
+tensor, it has to be of that size.
+"""
 
 
 def conditions_of_product(func: Any, named: dict[str, Any]) -> Iterator[Condition]:
@@ -30,10 +34,20 @@ def conditions_of_product(func: Any, named: dict[str, Any]) -> Iterator[Conditio
     size = (*left.shape[:-1], *right.shape[left.dim() - 1 :])
     if traits_of(func).packet.startswith("aten::addbmm"):
         size = size[1:]
+    packet = traits_of(func).packet
+    if packet == "aten::addr_":
+        if left.dim() == right.dim() == 1:
+            yield Condition((), lambda: _refusal_of_outer(added, left, right))
+        return
     if right.dim() == 1:
         yield Condition((), lambda: _refusal_of_vector(added, left, right))
     elif left.dim() == right.dim() > 1 and _multiply(left, right):
-        yield Condition((), lambda: _refusal_of_size(added.shape, size))
+        if packet != "aten::addmm_":
+            yield Condition((), lambda: _refusal_of_size(added.shape, size))
+    else:
+        return
+    if packet.endswith("_"):
+        yield Condition((), lambda: _refusal_of_written(added.shape, size))
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -52,6 +66,24 @@ def _refusal_of_vector(added: Any, matrix: Any, vector: Any) -> Exception | None
         return IndexError("Dimension specified as 0 but tensor has no dimensions")
     sizes = f"input ({len(added)}), mat ({rows}x{columns}), vec ({len(vector)})"
     return RuntimeError(f"size mismatch, got {sizes}")
+
+
+def _refusal_of_outer(added: Any, left: Any, right: Any) -> Exception | None:
+    if added.dim() != 2:
+        return RuntimeError(f"2D tensor expected, got {added.dim()}D tensor for input")
+    if added.shape == (len(left), len(right)):
+        return None
+    own, *sizes = ([*each.shape] for each in (added, left, right))
+    return RuntimeError(f"size mismatch, input: {own}, v1: {sizes[0]}, v2: {sizes[1]}")
+
+
+def _refusal_of_written(own: torch.Size, size: tuple[int, ...]) -> Exception | None:
+    if own == size:
+        return None
+    return RuntimeError(
+        f"Bad in-place call: input tensor size {[*own]} and output tensor size {[*size]} should "
+        "match"
+    )
 
 
 def _refusal_of_size(own: torch.Size, size: tuple[int, ...]) -> Exception | None:

@@ -143,6 +143,12 @@ def _unknown_draw(name: str) -> Run:
     return Run(lambda _: warnings.warn(text, stacklevel=2))
 
 
+def add_unknown_draw(name: str, device: torch.device) -> None:
+    """Let whoever reads a later draw be warned of `name`, if it drew on the CPU, unrecorded."""
+    if device.type == "cpu" and not modes.is_recording():
+        _add(_unknown_draw(name), None, device)
+
+
 def _add(taken: Any, given: torch.Generator | None, device: torch.device) -> None:
     lazy, is_real = lazy_generator_of(given, device)
     lazy.add(taken)

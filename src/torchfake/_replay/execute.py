@@ -24,7 +24,7 @@ from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
 from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._random.generator_pool import GeneratorPool
-from torchfake._torch import backends, numerics
+from torchfake._torch import backends, numerics, zero_tensors
 from torchfake.errors import ReplayError
 
 _device = torch.device  # in a mode with fake devices, the name refers to a stand-in
@@ -150,7 +150,7 @@ def _real_argument(arg: Any, storages: Storages) -> Any:
 
 def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> None:
     """Make the storage of `result` the storage of the output's cell. Copy the values instead if the
-    kernel has chosen another layout than was recorded, or a lazy conjugate.
+    kernel has chosen another layout than was recorded, a lazy conjugate, or a zero tensor.
     """
     record, cell = output.record, output.cell
     if record.zero:  # recorded views and copies of the zero tensor read zeros
@@ -158,7 +158,8 @@ def _store_result(output: Output, result: torch.Tensor, storages: Storages) -> N
         return
     same = result.stride() == record.stride and result.storage_offset() == record.offset
     same = same and result.is_conj() == record.conj and result.is_neg() == record.neg
-    if same and result.untyped_storage().nbytes() == cell.num_bytes:
+    has_memory = not zero_tensors.is_zero_tensor(result)
+    if same and has_memory and result.untyped_storage().nbytes() == cell.num_bytes:
         storages[cell] = result.untyped_storage()
     else:
         view_of(storages[cell], record).copy_(result)

@@ -263,7 +263,7 @@ def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
             copied = copied.resolve_conj().resolve_neg()  # type: ignore[assignment]
         elif not isinstance(fake, torch.nn.Parameter) and autograd.version_of(copied) is not None:
             autograd.count_writes(copied, 1)  # torch puts the copied storage into an empty tensor
-        copied.requires_grad_(fake.requires_grad)
+        subclass.require_grad(copied, fake.requires_grad)
         if fake.grad is not None:
             copied.grad = copy.deepcopy(fake.grad, memo)
     memo[id(fake)] = copied
@@ -282,7 +282,7 @@ def _shallow_copy(fake: FakeTensor) -> FakeTensor:
         cls = FakeParameter  # torch rebuilds a plain parameter for subclasses too
     copied = new_fake(fake._fake_meta, fake._fake_storage, cls)
     with subclass.no_subclass_functions():
-        copied.requires_grad_(fake.requires_grad)
+        subclass.require_grad(copied, fake.requires_grad)
     subclass.all_attributes(copied).update(user_attributes(fake))
     return copied
 

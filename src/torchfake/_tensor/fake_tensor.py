@@ -186,7 +186,7 @@ class FakeTensor(torch.Tensor):
                 fake = fake_copy(torch.tensor(data, dtype=dtype, device="cpu"), known=True)
         if self._fake_meta.mark and not is_fake:
             made = self.new_empty(fake.shape, dtype=dtype).copy_(fake)
-            return made.requires_grad_(requires_grad)
+            return subclass.require_grad(made, requires_grad)
         target = self.device if device is None else devices.resolve(device)
         fake = fake if target == devices.CPU else fake.to(target)
         return fake.requires_grad_() if requires_grad else fake

@@ -54,9 +54,12 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def without_fake_mode() -> AbstractContextManager[None]:
-    """Context: factories make real tensors although a mode is on. Inside a dispatch they do anyway:
-    a context that changes something takes longer than to make the tensor.
+    """Context: factories make real tensors although a mode is on, or a transform of ``torch.func``
+    runs. Inside a dispatch they do anyway: a context that changes something takes longer than to
+    make the tensor.
     """
+    if dispatcher.transforms_see_operators():
+        return dispatcher.without_transforms()
     is_needed = dispatcher.current_fake_mode() is not None
     return dispatcher.in_fake_slot(None) if is_needed else _NOTHING
 

@@ -67,14 +67,14 @@ def load_fake(
     if storage.device.type == "meta":  # ``map_location="meta"``: torch's own
         made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         if stands_for is None and not attributes.get("_is_param", False):
-            return made.requires_grad_(requires_grad)
+            return subclass.require_grad(made, requires_grad)
         return subclass.make_subclass(stands_for or torch.nn.Parameter, made, requires_grad)
     meta = intern(tuple(size), tuple(stride), offset, dtype, storage.device, conj=conj, neg=neg)
     is_parameter = stands_for is None and attributes.get("_is_param", False)
     cls = FakeParameter if is_parameter else fake_class(stands_for or torch.Tensor)
     fake = new_fake(meta, storage, cls)
     with subclass.no_subclass_functions():  # a lazy parameter's own function raises
-        fake.requires_grad_(requires_grad)
+        subclass.require_grad(fake, requires_grad)
     is_parameter = issubclass(cls, torch.nn.Parameter)
     own = {k: v for k, v in attributes.items() if k != "_is_param" or not is_parameter}
     subclass.all_attributes(fake).update(own)

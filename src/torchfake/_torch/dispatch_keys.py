@@ -197,6 +197,16 @@ AUTOCAST_KEY_DEVICE_TYPE = "ipu"
 """The device type for which autocast has to be on for kernels of that key to run."""
 
 
+_AUTOCAST_KEYS = {kind: f"Autocast{kind.upper()}" for kind in ("cpu", "cuda", "mps", "xpu", "mtia")}
+
+
+def autocast_operators(device_type: str) -> list[str]:
+    """The names of the aten operators that the installed torch autocasts on `device_type`."""
+    key = _AUTOCAST_KEYS.get(device_type, "AutocastCUDA")  # extensions are not known
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return [name for name in names if name.startswith("aten::")]
+
+
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA")
 
 

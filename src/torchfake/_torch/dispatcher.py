@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -43,11 +44,17 @@ calls_torch_functions = torch._C._is_torch_function_enabled
 :func:`no_interception`."""
 
 
-_INTERCEPTING_KEYS = (
-    torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
-    | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
-    | torch._C.DispatchKeySet(RECORDING_KEY.key)
-)
+_key = torch._C.DispatchKey
+
+
+def _keys(*keys: Any) -> Any:
+    return reduce(or_, map(torch._C.DispatchKeySet, keys))
+
+
+_TRANSFORMS = _key.FuncTorchDynamicLayerFrontMode
+_TRANSFORM_KEYS = _keys(_TRANSFORMS, _key.FuncTorchDynamicLayerBackMode)
+_LAZY_KEYS = _keys(_key.Conjugate, _key.Negative, _key.ZeroTensor)
+_INTERCEPTING_KEYS = _TRANSFORM_KEYS | _keys(_key.Python, _key.PythonTLSSnapshot, RECORDING_KEY.key)
 
 
 _INTERCEPTION_GUARDS = (
@@ -57,25 +64,19 @@ _INTERCEPTION_GUARDS = (
 )
 
 
-_OF_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.Negative
-)
-
-
 def no_interception(*makers: Callable[[], Any], then: Callable[[], Any] | None = None) -> Guards:
-    """Context: no function mode, dispatch mode or autocast intercepts operators on real tensors;
-    nor does what `makers` and `then` turn off.
+    """Context: no function mode, dispatch mode, autocast or transform of ``torch.func`` intercepts
+    operators on real tensors; nor does what `makers` and `then` turn off.
 
     While ``__torch_dispatch__`` runs, C++ has passed the keys that resolve conjugate and negative
-    views. Without them, an operator that conjugates inside, such as ``linalg_pinv``, has wrong
-    values, in 2.12 to 2.15.
+    views and zero tensors. Without them, an operator that conjugates inside, such as
+    ``linalg_pinv``, has wrong values in 2.12 to 2.15, and kernels read zero tensors' memory.
     """
     excluded = torch._C._dispatch_tls_local_exclude_set()
     resolving: list[Callable[[], Any]] = []
-    if excluded.has(torch._C.DispatchKey.Conjugate):
-        included = torch._C._dispatch_tls_local_include_set()
-        views = excluded - _OF_VIEWS
-        resolving = [partial(torch._C._ForceDispatchKeyGuard, included, views)]
+    if excluded.has(_key.Conjugate):
+        sets = torch._C._dispatch_tls_local_include_set(), excluded - _LAZY_KEYS
+        resolving = [partial(torch._C._ForceDispatchKeyGuard, *sets)]
     return Guards(*resolving, *_INTERCEPTION_GUARDS, *makers, then=then)
 
 
@@ -130,16 +131,6 @@ def view_bases_recorded(on: bool) -> Setting:
 def views_without_bases() -> Setting:
     """Context: torch records the base of no view, which then looks like a new tensor."""
     return Setting(_are_bases_left_out, _leave_out_bases, True)
-
-
-_AUTOCAST_KEYS = {kind: f"Autocast{kind.upper()}" for kind in ("cpu", "cuda", "mps", "xpu", "mtia")}
-
-
-def autocast_operators(device_type: str) -> list[str]:
-    """The names of the aten operators that the installed torch autocasts on `device_type`."""
-    key = _AUTOCAST_KEYS.get(device_type, "AutocastCUDA")  # extensions are not known
-    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
-    return [name for name in names if name.startswith("aten::")]
 
 
 FAKE_SLOT = torch._C._TorchDispatchModeKey.FAKE
@@ -263,6 +254,16 @@ class in_fake_slot(Restoring):
     def restore(self) -> None:
         if self._before is not _NOT_CHANGED and self._before is not self._mode:
             set_fake_mode(self._before)
+
+
+transforms_see_operators = partial(_is_included, _TRANSFORMS)
+"""Whether a transform of ``torch.func`` runs. Inside a dispatch to Python none sees operators."""
+
+
+def without_transforms() -> Restoring:
+    """Context: factories make real tensors, though a fake mode is on and a transform runs."""
+    exclude = partial(torch._C._ExcludeDispatchKeyGuard, _TRANSFORM_KEYS)
+    return Together(in_fake_slot(None), Guards(exclude))
 
 
 def _put_in_slot(mode: Any) -> None:

@@ -18,7 +18,6 @@ import torch
 from torchfake._torch import cpp_metadata, dispatch_keys
 from torchfake._torch.autograd import enable_grad
 from torchfake._torch.compiler.python_functions import global_names_in, unwrap, with_globals
-from torchfake._torch.contexts import Guards, Together
 from torchfake._torch.dispatcher import as_eager
 
 linear = torch.nn.functional.linear
@@ -190,7 +189,7 @@ _FLASH = 1  # c10: SDPBackend.h
 def _takes_flash(described: tuple[AttentionArgument | None, ...], options: Any, _: Any) -> bool:
     """Whether eager runs flash attention, found with tensors that have one row of memory."""
     tensors: list[torch.Tensor | None] = []
-    with _outside_of_all():
+    with as_eager():
         for each in described:
             if each is None:
                 tensors.append(None)
@@ -199,12 +198,6 @@ def _takes_flash(described: tuple[AttentionArgument | None, ...], options: Any, 
             tensors.append(row.expand(each.shape))
         choose: Any = torch._fused_sdp_choice
         return bool(choose(*tensors, **dict(options)) == _FLASH)
-
-
-def _outside_of_all() -> Together:
-    """Context: no mode or transform of ``torch.func`` sees an operator on real tensors."""
-    bindings: Any = torch._C
-    return Together(as_eager(), Guards(bindings._DisableFuncTorch))
 
 
 def attention_priority() -> list[int]:
@@ -271,7 +264,7 @@ def cublas_workspace_is_kept() -> bool:
 def attention_adds_batch_dim() -> bool:
     """Whether torch adds a batch dim to attention with three dims: since torch 2.14."""
     own_hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
-    with _outside_of_all(), enable_grad(), own_hooks:  # a checkpoint counts what is saved
+    with as_eager(), enable_grad(), own_hooks:  # a checkpoint counts what is saved
         tensor = torch.ones(1, 1, 1, requires_grad=True)
         result: Any = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
         return bool(result.grad_fn.name().startswith("Squeeze"))
@@ -280,7 +273,7 @@ def attention_adds_batch_dim() -> bool:
 @cache
 def cpu_attention_allows_causal_mask() -> bool:
     """Whether flash attention on the CPU takes a mask and ``is_causal``: in 2.13, not in 2.15."""
-    with _outside_of_all():
+    with as_eager():
         tensor = torch.ones(1, 1, 1, 1)
         attention: Any = torch.nn.functional.scaled_dot_product_attention
         try:

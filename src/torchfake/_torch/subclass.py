@@ -104,6 +104,13 @@ def with_requires_grad(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*arguments[:8], True, *arguments[9:])
 
 
+def require_grad(made: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Return `made`, a new tensor, which requires grad if `requires_grad`. Inside of transforms of
+    ``torch.func``, ``requires_grad_(False)`` is refused too, though it changes nothing.
+    """
+    return made.requires_grad_() if requires_grad else made
+
+
 def set_conj_and_neg(tensor: torch.Tensor, conj: bool, neg: bool) -> None:
     """Set the bits that make `tensor` a lazy conjugate or negative view."""
     if conj:

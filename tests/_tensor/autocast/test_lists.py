@@ -15,13 +15,13 @@ from torch.utils import _pytree as pytree
 from tests._tensor.conftest import F16, F32, HALVES, fake_copies, outcome
 from torchfake import fake_mode
 from torchfake._tensor.autocast.lists import POLICIES
-from torchfake._torch import dispatcher
+from torchfake._torch import dispatch_keys
 from torchfake.errors import UnsupportedOpError
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_every_operator_that_torch_autocasts_has_a_policy(device_type: str) -> None:
-    assert set(dispatcher.autocast_operators(device_type)) <= POLICIES[device_type].keys()
+    assert set(dispatch_keys.autocast_operators(device_type)) <= POLICIES[device_type].keys()
 
 
 def entries(lists: Any, name: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:

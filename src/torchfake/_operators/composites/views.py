@@ -43,10 +43,15 @@ def _method(name: str) -> Any:
         if is_alone:
             return change(fake, *args, **kwargs)
         views = _views_of(fake, base, before, fake._fake_storage)
+        are_of_leaves = [view.requires_grad and not base.requires_grad for view in views]
         result = change(fake, *args, **kwargs)
         is_recorded = base is not fake and name in _RECORDED
-        for view in views:
-            _exchange(view, base, _as_until_written(view, base) if is_recorded else None)
+        for view, is_of_leaf in zip(views, are_of_leaves, strict=True):
+            if is_of_leaf:
+                seen = _as_of_leaf(view, base)
+            else:
+                seen = _as_until_written(view, base) if is_recorded else None
+            _exchange(view, base, seen)
         return result
 
     return method
@@ -124,6 +129,20 @@ class _UntilWritten(torch.autograd.Function):
         return grad, None
 
 
+class _Lost(torch.autograd.Function):
+    """A view of `base`, laid out as `view`, whose gradient goes nowhere: `base` needs none, but a
+    view of it is a leaf, of which `view` was a view before one of them was written.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Any, bases: list[Any], view: Any) -> Any:
+        return _laid_out_as(view, bases[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return None, None, None
+
+
 def _set_data(fake: Any, source: Any) -> None:
     """``fake.data = source``, which is no write: histories stay until there is one."""
     before, storage = fake._fake_meta, fake._fake_storage
@@ -156,6 +175,14 @@ def _as_until_written(view: Any, base: Any) -> Any:
         rebind(seen, view._fake_meta, view._fake_storage)  # of another dtype, perhaps
         return seen
     return None
+
+
+def _as_of_leaf(view: Any, base: Any) -> Any:
+    """What `view` has to stand for if its history is that of a leaf which is a view of `base`."""
+    with autograd.enable_grad():
+        leaf = torch.empty_like(base).requires_grad_()
+        named = autograd.with_nodes_named("AsStridedBackward0", _Lost)
+        return named.apply(leaf, [base], view.detach())
 
 
 _plain_data: Any = FakeTensor.__dict__["data"]

@@ -59,7 +59,7 @@ def _copy_with_state(tensor: torch.Tensor, memo: dict[Any, Any], state: ModeStat
             copied = copied.resolve_conj().resolve_neg()
         elif not isinstance(tensor, torch.nn.Parameter):
             autograd.count_writes(copied, 1)  # torch puts the copied storage into an empty tensor
-        copied.requires_grad_(tensor.requires_grad)
+        subclass.require_grad(copied, tensor.requires_grad)
     if tensor.grad is not None:
         copied.grad = copy.deepcopy(tensor.grad, memo)
     for name, value in tensor.__dict__.items():

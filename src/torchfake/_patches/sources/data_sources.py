@@ -18,7 +18,7 @@ from torchfake._recording import sparse_tensors
 from torchfake._tensor import known_values
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
 from torchfake._tensor.storages import FakeUntypedStorage
-from torchfake._torch import backends, dispatcher
+from torchfake._torch import backends, dispatcher, subclass
 
 
 @replacing
@@ -32,7 +32,7 @@ def _with_fake_result(original: Any, /, *args: Any, **kwargs: Any) -> Any:
         return result
     if state is None or state.mark:
         return result  # a deferred mode records real tensors as they are
-    return fake_copy(result, known=True).requires_grad_(result.requires_grad)
+    return subclass.require_grad(fake_copy(result, known=True), result.requires_grad)
 
 
 @replacing
@@ -77,7 +77,7 @@ def _as_tensor(
     """``torch.asarray`` of a storage: C++ would read its bytes one by one."""
     target = storage.device if device is None else device
     tensor = storage.as_tensor().to(target, dtype, copy=bool(copy))
-    return tensor.requires_grad_(requires_grad)
+    return subclass.require_grad(tensor, requires_grad)
 
 
 @replacing
@@ -124,7 +124,7 @@ def _pinned(original: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if made.device.type != "cpu":
         raise RuntimeError("Only dense CPU tensors can be pinned")  # as eager does
     pinned: torch.Tensor = made.pin_memory()
-    return pinned.requires_grad_(kwargs.get("requires_grad", False))
+    return subclass.require_grad(pinned, kwargs.get("requires_grad", False))
 
 
 @replacing_in_modes

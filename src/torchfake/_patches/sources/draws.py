@@ -13,7 +13,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._operators import random_values
-from torchfake._patches.patch import Patch, replacing
+from torchfake._patches.patch import Patch, replacing, replacing_in_modes
 from torchfake._random import lazy_generators, mt19937, recorded_draws
 from torchfake._recording import generator_sync
 from torchfake._tensor import known_values
@@ -87,6 +87,19 @@ def _rejecting(
     if draws_again and tensor.numel() * _rejected_share(*bounds) > _SURELY_REJECTED:
         torch.autograd.graph.increment_version(tensor)  # eager copies the numbers drawn again
     return result
+
+
+@replacing_in_modes
+def _sampling_von_mises(original: Any, loc: Any, concentration: Any, ratio: Any, x: Any) -> Any:
+    """``_rejection_sample``, which draws three numbers for each element of `x` until all are
+    accepted. Unknown ones are, at once.
+    """
+    is_known = random_values.keeps_draw(x.dtype, 3 * x.numel())
+    for each in (concentration, ratio):
+        is_known &= not isinstance(each, FakeTensor) or known_values.is_known(each)
+    if isinstance(x, FakeTensor) and not is_known:
+        random_values.add_unknown_draw("VonMises.sample", x.device)
+    return original(loc, concentration, ratio, x)
 
 
 _SURELY_REJECTED = 40.0
@@ -168,6 +181,7 @@ PATCHES = [
     Patch(torch.random, "manual_seed", _seeding_draws),
     Patch(torch.random, "set_rng_state", _setting_draws),
     *_patches_for_rejection(),
+    Patch(torch.distributions.von_mises, "_rejection_sample", _sampling_von_mises),
     Patch(torch.storage, "_load_from_bytes", _load_small),
     Patch(torch._utils, "_rebuild_tensor_v2", _rebuilding_states),
 ]

@@ -35,7 +35,7 @@ from torchfake._tensor.autocast.policies import (
     metadata_record,
     tensors_in,
 )
-from torchfake._torch import dispatch_keys, dispatcher, subclass
+from torchfake._torch import dispatch_keys, subclass
 from torchfake._torch.contexts import Setting, holding, shared
 from torchfake._torch.distributed.dtensors import is_dtensor
 
@@ -89,7 +89,7 @@ def _policies_by_operator() -> dict[str, dict[str, Policy]]:
     """For each operator that the installed torch autocasts: its policy on each device type."""
     found: dict[str, dict[str, Policy]] = {}
     for device_type, table in POLICIES.items():
-        for name in table.keys() & dispatcher.autocast_operators(device_type):
+        for name in table.keys() & dispatch_keys.autocast_operators(device_type):
             found.setdefault(name, {})[device_type] = POLICY_NAMED[table[name]]
     for name, policies in UNLISTED.items():
         for device_type, policy in policies.items():

@@ -343,4 +343,6 @@ def test_gpus_on_which_nothing_meets_the_limits_are_named() -> None:
     assert some.unmet == {slower: 3}
     (line,) = (line for line in str(some).splitlines() if line.startswith("none on"))
     said = seconds_text(min(seconds[slower]))
-    assert re.search(f"{slower}: 3 ways; nearest \\d x {slower} .*: first token .*, each token {said} ", line)
+    assert re.search(
+        f"{slower}: 3 ways; nearest \\d x {slower} .*: first token .*, each token {said} ", line
+    )

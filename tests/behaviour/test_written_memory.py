@@ -214,3 +214,37 @@ def test_a_refused_draw_leaves_the_values() -> None:
         with pytest.raises(RuntimeError):
             x.bernoulli_(torch.full((4,), 1.5))
         assert x.tolist() == [0, 0, 0, 0]
+
+
+OVERWRITES = {
+    "fill": lambda view: view.fill_(3),
+    "zero": lambda view: view.zero_(),
+    "normal": lambda view: view.normal_(),
+    "uniform": lambda view: view.uniform_(),
+    "bernoulli": lambda view: view.bernoulli_(0.5),
+    "geometric": lambda view: view.geometric_(0.9),
+}
+
+
+@pytest.mark.parametrize("overwrite", OVERWRITES.values(), ids=OVERWRITES)
+def test_a_view_with_as_many_elements_as_its_memory_may_leave_some(
+    overwrite: Callable[[torch.Tensor], Any],
+) -> None:
+    """Where its elements overlap, what it does not have stays, drawn or written before."""
+
+    def program() -> list[torch.Tensor]:
+        drawn, written = torch.randn(4), torch.arange(4.0)
+        for base in (drawn, written):
+            overwrite(base.as_strided((2, 2), (1, 1)))
+        return [drawn, written, torch.rand(2)]
+
+    torch.manual_seed(0)
+    expected = [each.tolist() for each in program()]
+    for _ in range(2):
+        torch.manual_seed(0)
+        with fake_mode():
+            assert [each.tolist() for each in program()] == expected
+    torch.manual_seed(0)
+    with deferred_mode():
+        found = program()
+    assert [materialize_tensor(each).tolist() for each in found] == expected

@@ -24,7 +24,7 @@ from torchfake._cache.recipes import (
     current_devices,
     flatten_outcome,
 )
-from torchfake._core.metadata import Metadata
+from torchfake._core.metadata import Metadata, covers, is_dense
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import lazy_draws, random_values
@@ -125,7 +125,7 @@ def _has_lazy_value(call: Call, before: list[ArgumentSnapshot], outcome: Any, re
     if not call.traits.is_random:
         value = storage.value if call.args and result is call.args[0] else None
         return isinstance(value, LazyValue) and value.is_result_of(call.func)
-    is_whole = record.num_bytes == storage.num_bytes and record.device.type == "cpu"
+    is_whole = covers(record, storage.num_bytes) and record.device.type == "cpu"
     return is_whole and isinstance(storage.value, lazy_draws.LazyDraw)
 
 
@@ -274,7 +274,7 @@ def _fill_of(
     if isinstance(outcome, NewResult):
         return ConstantFill(number, outcome.record.dtype, new_bytes[outcome.storage_index])
     record = args[0]._fake_meta
-    return ConstantFill(number, record.dtype, record.num_bytes)
+    return ConstantFill(number, record.dtype, record.num_bytes) if is_dense(record) else None
 
 
 def _leaves_mark(call: Call, before: list[ArgumentSnapshot], outcome: Any) -> bool:
@@ -294,7 +294,8 @@ def _assumed_fill(
     if any(b.record.mark for b in before):
         return None
     if isinstance(outcome, ArgumentResult) and call.traits.overwrites_first and len(before) == 1:
-        return finiteness.result_value(call, before[0].record)
+        written = before[0].record
+        return finiteness.result_value(call, written) if is_dense(written) else None
     if not isinstance(outcome, NewResult):
         return None
     if new_bytes[outcome.storage_index] != outcome.record.num_bytes:

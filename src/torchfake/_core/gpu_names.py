@@ -76,4 +76,6 @@ def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
                 f"take {number} of them: --gpus {number} --gpu {found[0]}."
             )
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
+    if _plain(name).isdigit():  # "3060" is no "b300"
+        by_spelling = {text: key for text, key in by_spelling.items() if text[:1].isdigit()}
     return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)

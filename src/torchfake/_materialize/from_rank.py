@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import memory
+from torchfake._core.metadata import covers
 from torchfake._files import assign
 from torchfake._files.load import Entry
 from torchfake._graph.operations import Contents
@@ -309,7 +310,7 @@ def _replayed(sources: dict[str, FullTensor]) -> dict[str, torch.Tensor]:
     """
     wanted = {name: copy_of(*source) for name, source in sources.items()}
     for name, source in sources.items():
-        if len(sources) == 1 and source.contents.cell.num_bytes == source.record.num_bytes:
+        if len(sources) == 1 and covers(source.record, source.contents.cell.num_bytes):
             wanted[name] = source
     names = {full.contents: name for name, full in wanted.items()}
     found: dict[str, torch.Tensor] = {}

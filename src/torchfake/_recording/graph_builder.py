@@ -8,13 +8,12 @@ that covers a storage reads nothing, so the overwritten contents are freed.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from torchfake._core import devices, modes
-from torchfake._core.metadata import Metadata, is_dense, metadata_of, with_mark
+from torchfake._core.metadata import covers, metadata_of, with_mark
 from torchfake._core.schemas import LIFTS, OpTraits, with_repeats
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
@@ -90,16 +89,10 @@ def contents_before_write(fake: FakeTensor) -> Contents:
     """
     deferred: Any = fake._fake_storage.deferred
     cell: Cell = deferred.cell
-    if _covers_storage(fake._fake_meta, cell.num_bytes):
+    if covers(fake._fake_meta, cell.num_bytes):
         return cell
     contents: Contents = deferred.contents
     return contents
-
-
-@lru_cache(maxsize=4096)
-def _covers_storage(record: Metadata, num_bytes: int) -> bool:
-    """Whether a tensor with metadata `record` contains each byte of its storage exactly once."""
-    return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)
 
 
 # After the operation has run.

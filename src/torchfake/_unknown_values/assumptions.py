@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.memory import view_of
-from torchfake._core.metadata import Metadata
+from torchfake._core.metadata import Metadata, covers
 from torchfake._core.storage import AssumedFill, ConstantFill, Storage, UpperBound
 from torchfake._torch import dispatcher
 from torchfake._unknown_values import answerers, finiteness
@@ -213,7 +213,7 @@ def _written(call: Any) -> list[Any]:
 def _is_whole(result: Any) -> bool:
     """Whether a result is one fake that covers its storage."""
     storage = getattr(result, "_fake_storage", None)
-    return storage is not None and bool(result._fake_meta.num_bytes == storage.num_bytes)
+    return storage is not None and covers(result._fake_meta, storage.num_bytes)
 
 
 def _found_no_overflow(call: Any) -> bool:

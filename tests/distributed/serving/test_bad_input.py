@@ -24,6 +24,7 @@ MIXTRAL = (
 )
 VIT = ("transformers:ViTForImageClassification", ("num_hidden_layers=2",))
 BERT = ("transformers:BertForMaskedLM", ("num_hidden_layers=2",))
+WHISPER = ("transformers:WhisperForConditionalGeneration", ("encoder_layers=1", "decoder_layers=1"))
 T5 = ("transformers:T5ForConditionalGeneration", ("num_layers=2",))
 LINEAR = ("torch.nn:Linear", ("in_features=2", "out_features=3"))
 
@@ -70,7 +71,10 @@ def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
         (BERT, {}, "BertForMaskedLM is no language model of transformers that generates text, so "
          "it cannot be served: torchfake fit, or estimate in Python, tells"),
         (LINEAR, {}, "Linear is no language model of transformers"),
-        (T5, {}, "T5ForConditionalGeneration has an encoder, and served are decoders"),
+        (T5, {}, "T5ForConditionalGeneration has an encoder, and served are decoders: fit --serve "
+         "CONTEXT,cache=dynamic tells the memory of its generate"),
+        (WHISPER, {}, "has an encoder, and served are decoders: fit --batch 1 tells the memory of "
+         "a forward pass"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_the_remedy(

@@ -118,7 +118,7 @@ def test_where_only_reserved_memory_is_short_it_fits_by_freeing_cached_blocks() 
     assert small.fits
     assert (small.frees_cached_blocks, big.frees_cached_blocks) == (True, False)
     assert small.peak_reserved_bytes < small.with_room_bytes == step.peak_reserved_bytes
-    assert "On small, the step fits because the allocator frees cached blocks" in str(fits)
+    assert "On small, the step fits only if the allocator frees cached blocks" in str(fits)
     only = fit(step, profiles()[GPU]._replace(total_memory=small.total_bytes), vary=None,
                reserved_bytes=0)  # fmt: skip
     assert "yes, by freeing cached blocks: " in str(only).splitlines()[0]

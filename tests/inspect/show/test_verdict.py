@@ -89,13 +89,12 @@ def test_of_many_gpus() -> None:
     names = ["h200-141gb", "b200-180gb", "mi300x-192gb", "b300-288gb", "mi325x-256gb"]
     names += ["l40s-48gb", "h100-80gb", "a100-80gb"]
     found = fit(large, "t4-16gb", *names, vary=None)
-    fitting = [each.gpu for each in found if each.fits]
-    tight = [each.gpu for each in found if each.verdict == "tight"]
-    named = [*(name for name in fitting if name not in tight), *tight][:6]
-    line = f"on {len(fitting)} of 9 GPUs: {', '.join(named)} and {len(fitting) - 6} more"
-    hidden = f" ({len(tight)} of them tight)" * bool(tight)
-    assert len(fitting) == 8
-    assert f"{line}{hidden};" in first_line(found)
+    sure, tight = ([fit.gpu for fit in found if fit.verdict == v] for v in ("yes", "tight"))
+    more = f" and {len(sure) - 6} more" * (len(sure) > 7)
+    named = ", ".join(sure[: 6 if more else None])
+    also = f", tight on {len(tight)} more: {', '.join(tight)}" * bool(tight)
+    assert len([*sure, *tight]) == 8
+    assert f"yes, on {len(sure)} of 9 GPUs: {named}{more}{also};" in first_line(found)
     note = "No step time on mi300x-192gb, mi325x-256gb, whose FLOP/s and bandwidths are not known here."
     assert note in str(found)
     assert {each.gpu for each in found if each.step_seconds is None} == {*names[2:3], names[4]}

@@ -131,9 +131,9 @@ def _fewest(found: TargetPlan, usable: int) -> str:
 
     On fewer GPUs only micro-batches of 1 that keep no activations are tried.
     """
-    fits = f"{_gpus(found)}: {_how(found)} fits, {_memory(found, usable)}"
     number = found.plan.layout.num_ranks
-    return f"{fits}; for the fastest layout there, the same search with --gpus {number}"
+    again = f"for the fastest layout there, the same search with --gpus {number}"
+    return f"{_gpus(found)}: {_how(found)}; {_memory(found, usable)}; {again}"
 
 
 def _gpus(found: TargetPlan) -> str:

@@ -209,7 +209,9 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
     if found.queue_seconds:
         cards["more for users that wait for memory"] = duration_text(found.queue_seconds)
     if found.memory.cache <= 0:
-        cards["that the model lacks on each GPU"] = bytes_text(-found.memory.cache)
+        cards[f"missing on {'each' if found.num_gpus > 1 else 'the'} GPU without users"] = (
+            bytes_text(-found.memory.cache)
+        )
     cards["users with full contexts"] = f"{found.most_users:,}"
     if found.most_users_on_average != found.most_users:
         cards["users at their average length"] = f"{found.most_users_on_average:,}"

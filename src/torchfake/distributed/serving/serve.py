@@ -305,8 +305,8 @@ def _decoder(target: Target) -> nn.Module:
             "forward pass"
         )
     if module.config.is_encoder_decoder:
-        raise InputsError(
-            f"{target.name} has an encoder, and served are decoders: fit with --serve "
-            "CONTEXT,cache=dynamic tells the memory of its generate"
-        )
+        takes_text = module.main_input_name == "input_ids"
+        instead = "--serve CONTEXT,cache=dynamic tells the memory of its generate"
+        instead = instead if takes_text else "--batch 1 tells the memory of a forward pass"
+        raise InputsError(f"{target.name} has an encoder, and served are decoders: fit {instead}")
     return module  # type: ignore[no-any-return]

@@ -69,7 +69,9 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
         waits = ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
     each = f"{seconds_text(steady.seconds)}, {steady.tokens_per_second_per_user:,.1f} tokens/s"
-    yield "each token", f"{each} for each user; bound by {BOUND_BY[steady.parts.bound_by]}"
+    share = getattr(steady.parts, steady.parts.bound_by) / steady.parts.seconds
+    bound = f"{BOUND_BY[steady.parts.bound_by]}, {100 * share:.0f} % of it"
+    yield "each token", f"{each} for each user; bound by {bound}"
     per_gpu = f", {found.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
     per_gpu *= found.num_gpus > 1
     yield "throughput", f"{found.tokens_per_second:,.0f} tokens/s{per_gpu}"
@@ -96,7 +98,8 @@ def _fitting(found: ServingPlan) -> str:
     gpus, context = found.num_gpus, server.serve.context
     where = f"on {gpus} {server.machine.gpu.name}"
     if found.memory.cache <= 0:
-        return f"{lacking_text(found)}, {where}"
+        users = f"{number_text(found.users, 'user')} x {context:,} tokens"
+        return f"{users} {where}; {lacking_text(found)}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
         users = f"{number_text(found.users, 'user')} x {context:,} tokens"

@@ -6,7 +6,7 @@ same plan, with a remedy. Invariant: a remedy was planned, and fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +17,18 @@ from torchfake.inspect.next_commands import OF_WEIGHTS
 Options = dict[str, Any]
 
 
-def with_remedy(found: Any, plan_with: Callable[..., Any]) -> Any:
+def with_remedy(found: Any, plan_with: Callable[..., Any], first: Iterable[Options] = ()) -> Any:
     """The plan with the first options that make it fit, if it does not and any do.
 
     Args:
         found: the :class:`TargetPlan`.
         plan_with: plans the same again, with other options.
+        first: options to try before all others.
     """
     if found.fits:
         return found
     with progress("Trying"):
-        for options in _candidates(found):
+        for options in (*first, *_candidates(found)):
             try:
                 tried = plan_with(**options)
                 if tried.fits:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
-from torchfake.distributed.parallelize.mesh_axes import MeshAxes, axes_of
+from torchfake.distributed.parallelize.mesh_axes import axes_of
 from torchfake.distributed.plan import Plan, plan
 from torchfake.distributed.step_time import StepTime
 from torchfake.distributed.strategy import Strategy
@@ -32,6 +32,12 @@ from torchfake.distributed.target_plans.inputs import (
     run_explained,
     split_inputs,
     written_batch,
+)
+from torchfake.distributed.target_plans.notes import (
+    of_experts,
+    of_micro_batches,
+    of_written,
+    padding_of,
 )
 from torchfake.distributed.target_plans.remedies import with_remedy
 from torchfake.inspect.memory.estimate_record import Estimate
@@ -248,6 +254,7 @@ def plan_target(
     target = adapted(target, weights, lora, tuple(lora_target))
     module = build(target).module
     code = strategy.code(module)
+    padding = padding_of(module, strategy)
     num_at_once = sizes.micro * (sizes.accumulate if is_pipeline else 1)
     given, seq = inputs_of(module, inputs, num_at_once, seq)
     given, goal = split_inputs(given, module, axes), None
@@ -276,9 +283,10 @@ def plan_target(
         code=code,
         notes=target.notes
         + notes_on(weights, lora)
-        + _of_written(written, sizes)
-        + _notes(sizes, num_run)
-        + _assumed(axes),
+        + of_written(written, sizes)
+        + of_micro_batches(sizes, num_run)
+        + of_experts(axes)
+        + padding.notes,
         shows_code=shows_code,
     )
     if not suggests:
@@ -287,7 +295,7 @@ def plan_target(
     def plan_with(**changes: Any) -> TargetPlan:
         return plan_target(text, **{**options, **changes, "suggests": False})
 
-    found_with_remedy: TargetPlan = with_remedy(planned, plan_with)
+    found_with_remedy: TargetPlan = with_remedy(planned, plan_with, padding.remedies)
     return found_with_remedy
 
 
@@ -320,29 +328,3 @@ def _of_all_micro_batches(found: Plan, num_run: int, num_all: int) -> Plan:
         replace(ranks, traffic=tuple(map(of_all, ranks.traffic))) for ranks in found.by_ranks
     )
     return replace(found, by_ranks=by_ranks, num_run=num_run, num_all=num_all)
-
-
-def _assumed(axes: MeshAxes) -> tuple[str, ...]:
-    notes = []
-    if axes.expert_ranks > 1:
-        notes.append(
-            "assumed: every expert gets the same number of tokens (the router's choice is unknown)"
-        )
-    return tuple(notes)
-
-
-def _of_written(written: int | None, sizes: Batch) -> tuple[str, ...]:
-    """What became of the batch size in inputs that are given as text."""
-    if written is None:
-        return ()
-    if written == sizes.micro:
-        return (f"the {written:,} in --input is the batch of each data rank",)
-    return (
-        f"the {written:,} in --input is replaced by {sizes.micro:,}, the batch of each data rank",
-    )
-
-
-def _notes(sizes: Batch, num_run: int) -> tuple[str, ...]:
-    if num_run == sizes.accumulate:
-        return ()
-    return (f"{num_run} of {sizes.accumulate} micro-batches were run; the others count alike",)

@@ -58,9 +58,11 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
             ranks = min(found.plan.layout.num_ranks, gpus_per_node(found.plan.links))
             of_node = f", {bytes_text(ranks * size)} for {ranks} ranks of a node" * (ranks > 1)
             memory = f", with {bytes_text(size)} of CPU memory per rank{of_node}"
+        fits = "fits"
         if found.remedy_headroom_bytes is not None:
-            memory = f" tightly: {bytes_text(found.remedy_headroom_bytes)} to spare{memory}"
-        yield "  try", f"{found.remedy}, which fits{memory}"
+            spare = bytes_text(found.remedy_headroom_bytes)
+            fits = f"may fit: {spare} to spare, less than the error of 5 %"
+        yield "  try", f"{found.remedy}, which {fits}{memory}"
 
 
 def _time(found: TargetPlan) -> Iterator[Line]:

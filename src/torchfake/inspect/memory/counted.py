@@ -15,7 +15,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.copies.workload import Workload, bytes_by_dtype
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, longest_text, size_of
-from torchfake.inspect.records.units import main_dtype, short_name
+from torchfake.inspect.records.units import count_text, main_dtype, short_name
 from torchfake.inspect.steps.step import Step
 
 
@@ -32,14 +32,16 @@ class Counted(NamedTuple):
     max_positions: int | None  # of the model's config, if the sequences are longer
     positions: int  # the tokens of the longest sequence
     positions_key: str  # the entry of the config that gives `max_positions`
+    trained: str = ""  # which parameters a training step trains, as text; "": all
+    is_autocast_idle: bool = False  # whether the parameters have the dtype of autocast already
 
     @property
     def does(self) -> str:
         """What the step does: ``training with adamw``, ``inference``."""
         if self.mode != "training" or self.is_program:
             return self.mode
-        with_optimizer = "without an optimizer" if self.optimizer is None else self.optimizer
-        return f"training {'with ' * (self.optimizer is not None)}{with_optimizer}"
+        how = "without an optimizer" if self.optimizer is None else f"with {self.optimizer}"
+        return " ".join(filter(None, ("training", self.trained, how)))
 
     @property
     def global_batch(self) -> int | None:
@@ -51,12 +53,18 @@ class Counted(NamedTuple):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before relying on the numbers, one sentence each."""
-        if self.max_positions is None:
-            return ()
-        return (
-            f"{self.positions:,} tokens are more than the model's {self.positions_key}, "
-            f"{self.max_positions:,}",
-        )
+        found = []
+        if self.max_positions is not None:
+            found.append(
+                f"{self.positions:,} tokens are more than the model's {self.positions_key}, "
+                f"{self.max_positions:,}"
+            )
+        if self.is_autocast_idle:
+            found.append(
+                "the parameters have the dtype of autocast already: mixed precision keeps them in "
+                "float32, model.float(), on the command line --dtype fp32"
+            )
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """The sizes by name, as a dict for JSON."""
@@ -82,10 +90,13 @@ def counted_with(workload: Workload, step: Step) -> Counted:
     micro_batches = step.accumulate
     if step.training is not None:
         micro_batches = step.training.gradient_accumulation_steps
+    dtype, autocast = _dtype_text(workload, step), _autocast(step)
+    if dtype is not None and autocast is not None:
+        dtype = f"{dtype} with autocast to {short_name(autocast)}"
     return Counted(
         mode=step.mode,
         optimizer=step.optimizer_name,
-        dtype=_dtype_text(workload, step),
+        dtype=dtype,
         batch=batch,
         micro_batches=micro_batches,
         seq=seq,
@@ -93,20 +104,43 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         max_positions=most.number if most is not None and positions > most.number else None,
         positions=positions,
         positions_key="" if most is None else most.key,
+        trained=_trained_text(workload, step),
+        is_autocast_idle=step.mode == "training" and _have_all(workload, autocast),
     )
 
 
+def _trained_text(workload: Workload, step: Step) -> str:
+    """What a step trains, if that is not the whole module."""
+    if step.mode != "training" or workload.program is not None:
+        return ""
+    if step.peft is not None:
+        kind = type(step.peft).__name__.removesuffix("Config")
+        return f"{'LoRA' if kind == 'Lora' else kind} adapters"
+    parameters = [*workload.module.parameters()]
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    some = any(not p.requires_grad for p in parameters)
+    return f"{count_text(trained)} params" if some and trained else ""
+
+
+def _have_all(workload: Workload, dtype: torch.dtype | None) -> bool:
+    """Whether all floating-point parameters have a dtype."""
+    dtypes = {p.dtype for p in workload.module.parameters() if p.is_floating_point()}
+    return dtypes == {dtype}
+
+
 def _dtype_text(workload: Workload, step: Step) -> str | None:
-    """The dtype of the parameters, of quantized ones the scheme, and that of autocast, as text."""
+    """The dtype of the parameters, of quantized ones the scheme."""
     num_bytes = workload.dtypes or bytes_by_dtype(workload.module)
     if not num_bytes:
         return None
-    text = main_dtype(num_bytes)
-    text += "" if step.weights is None else f" with {step.weights} weights"
-    autocast = step.autocast
+    return main_dtype(num_bytes) + f" with {step.weights} weights" * (step.weights is not None)
+
+
+def _autocast(step: Step) -> torch.dtype | None:
+    """The dtype of autocast, which TrainingArguments may give."""
     if step.training is not None and (step.training.bf16 or step.training.fp16):
-        autocast = torch.bfloat16 if step.training.bf16 else torch.float16
-    return text if autocast is None else f"{text} with autocast to {short_name(autocast)}"
+        return torch.bfloat16 if step.training.bf16 else torch.float16
+    return step.autocast
 
 
 def _size(workload: Workload, name: str) -> int | None:

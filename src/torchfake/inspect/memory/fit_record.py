@@ -144,6 +144,7 @@ class Fits(Record, Sequence[Fit]):
 
 
 def chosen_of(fits: Sequence[Fit]) -> Fit:
-    """The smallest GPU that the step fits on, or if it fits on none, the largest."""
+    """The smallest GPU that the step surely fits on, else one that is tight, else the largest."""
     by_size = sorted(fits, key=lambda fit: fit.total_bytes)
-    return next((fit for fit in by_size if fit.fits), by_size[-1])
+    wanted = (fit for verdict in ("yes", "tight") for fit in by_size if fit.verdict == verdict)
+    return next(wanted, by_size[-1])

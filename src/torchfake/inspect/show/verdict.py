@@ -73,7 +73,7 @@ def reserved_note(fits: Sequence[Fit]) -> str:
     sizes = " or ".join(compared_bytes(n) for n in sorted({fit.reserved_bytes for fit in fits}))
     note = f"{sizes} of each GPU is reserved for the CUDA context and as a margin."
     freed = [fit.gpu for fit in fits if fit.frees_cached_blocks]
-    by_freeing = "the step fits because the allocator frees cached blocks and tries again"
+    by_freeing = "the step fits only if the allocator frees cached blocks and tries again"
     return f"{note} On {', '.join(freed)}, {by_freeing}." if freed else note
 
 
@@ -138,20 +138,19 @@ _NUM_NAMED = 6
 
 
 def _answer(fits: Sequence[Fit] | Sequence[WeightsFit], gpus: Sequence[str]) -> tuple[str, str]:
-    """The best verdict, and on which of some GPUs something fits; where it is tight is marked, and
-    last. Of many, the first are named.
-    """
-    fitting = sorted((fit for fit in fits if fit.fits), key=lambda fit: fit.verdict == "tight")
-    names = [f"{fit.gpu}{' (tight)' * (fit.verdict == 'tight')}" for fit in fitting]
-    if not names:
+    """The best verdict, and on which of some GPUs that is so; beside it where it is tight."""
+    sure, tight = ([fit.gpu for fit in fits if fit.verdict == v] for v in ("yes", "tight"))
+    if not sure and not tight:
         return "no", f"none of {_number_of(gpus)}"
-    named, more = ", ".join(names), len(names) - _NUM_NAMED
-    if more > 1:
-        num_tight = sum(fit.verdict == "tight" for fit in fitting[_NUM_NAMED:])
-        named = f"{', '.join(names[:_NUM_NAMED])} and {more} more"
-        named += f" ({num_tight} of them tight)" * bool(num_tight)
-    where = f"{len(names)} of {_number_of(gpus)}: {named}"
-    return "yes" if any(fit.verdict == "yes" for fit in fits) else "tight", where
+    where = f"{len(sure or tight)} of {_number_of(gpus)}: {_named(sure or tight)}"
+    where += f", tight on {len(tight)} more: {_named(tight)}" * bool(sure and tight)
+    return "yes" if sure else "tight", where
+
+
+def _named(gpus: Sequence[str]) -> str:
+    """Some GPUs; of many the first."""
+    more = len(gpus) - _NUM_NAMED
+    return f"{', '.join(gpus[:_NUM_NAMED])} and {more} more" if more > 1 else ", ".join(gpus)
 
 
 def _number_of(gpus: Sequence[str]) -> str:

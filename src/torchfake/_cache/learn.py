@@ -24,7 +24,8 @@ from torchfake._cache.recipes import (
     current_devices,
     flatten_outcome,
 )
-from torchfake._core.metadata import Metadata, covers, is_dense
+from torchfake._core.memory import covers
+from torchfake._core.metadata import Metadata, is_dense
 from torchfake._core.schemas import OpTraits, traits_of
 from torchfake._core.storage import ConstantFill, Storage
 from torchfake._operators import lazy_draws, random_values

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
-from torchfake._core.metadata import Metadata
+from torchfake._core.metadata import Metadata, is_dense
 from torchfake._torch import backends, subclass, zero_tensors
 
 _CPU = torch.device("cpu")
@@ -91,3 +91,9 @@ def flat_view(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor
     """The whole storage as a one-dimensional tensor of `dtype`."""
     view = torch.empty(0, dtype=dtype, device=storage.device)
     return view.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
+
+
+@lru_cache(maxsize=4096)
+def covers(record: Metadata, num_bytes: int) -> bool:
+    """Whether a tensor contains each byte of a storage of this size exactly once."""
+    return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)

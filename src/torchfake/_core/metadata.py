@@ -206,12 +206,6 @@ def contiguous_stride(size: Ints) -> Ints:
 
 
 @lru_cache(maxsize=4096)
-def covers(record: Metadata, num_bytes: int) -> bool:
-    """Whether a tensor contains each byte of a storage of this size exactly once."""
-    return record.offset == 0 and record.num_bytes == num_bytes and is_dense(record)
-
-
-@lru_cache(maxsize=4096)
 def is_dense(record: Metadata | Operand) -> bool:
     """Whether the elements fill a range of memory without overlap, in any dimension order."""
     step = 1

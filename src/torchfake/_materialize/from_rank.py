@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._core import memory
-from torchfake._core.metadata import covers
 from torchfake._files import assign
 from torchfake._files.load import Entry
 from torchfake._graph.operations import Contents
@@ -310,7 +309,7 @@ def _replayed(sources: dict[str, FullTensor]) -> dict[str, torch.Tensor]:
     """
     wanted = {name: copy_of(*source) for name, source in sources.items()}
     for name, source in sources.items():
-        if len(sources) == 1 and covers(source.record, source.contents.cell.num_bytes):
+        if len(sources) == 1 and memory.covers(source.record, source.contents.cell.num_bytes):
             wanted[name] = source
     names = {full.contents: name for name, full in wanted.items()}
     found: dict[str, torch.Tensor] = {}

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from torchfake._core import devices, memory, modes
-from torchfake._core.metadata import covers
 from torchfake._core.schemas import traits_of
 from torchfake._core.storage import ConstantFill, SharedBytes
 from torchfake._operators import lazy_draws, lazy_values, random_values
@@ -217,7 +216,9 @@ def _can_compute_values(call: Call, written: list[FakeTensor], new: list[FakeTen
 def covers_storage(fake: FakeTensor) -> bool:
     """Whether a fake contains each byte of its storage, whose value is small enough to be known."""
     num_bytes = fake._fake_storage.num_bytes
-    return known_values.keeps_value(num_bytes, fake.dtype) and covers(fake._fake_meta, num_bytes)
+    return known_values.keeps_value(num_bytes, fake.dtype) and memory.covers(
+        fake._fake_meta, num_bytes
+    )
 
 
 def _compute_values(call: Call, result: Any, new: list[FakeTensor]) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core import devices, modes
-from torchfake._core.metadata import covers, metadata_of, with_mark
+from torchfake._core import devices, memory, modes
+from torchfake._core.metadata import metadata_of, with_mark
 from torchfake._core.schemas import LIFTS, OpTraits, with_repeats
 from torchfake._core.source_location import RawLocation
 from torchfake._core.storage import Storage
@@ -89,7 +89,7 @@ def contents_before_write(fake: FakeTensor) -> Contents:
     """
     deferred: Any = fake._fake_storage.deferred
     cell: Cell = deferred.cell
-    if covers(fake._fake_meta, cell.num_bytes):
+    if memory.covers(fake._fake_meta, cell.num_bytes):
         return cell
     contents: Contents = deferred.contents
     return contents

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core.memory import view_of
-from torchfake._core.metadata import Metadata, covers
+from torchfake._core.memory import covers, view_of
+from torchfake._core.metadata import Metadata
 from torchfake._core.storage import AssumedFill, ConstantFill, Storage, UpperBound
 from torchfake._torch import dispatcher
 from torchfake._unknown_values import answerers, finiteness

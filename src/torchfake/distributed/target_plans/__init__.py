@@ -9,6 +9,7 @@ Files, in reading order:
     adapted      a target with quantized weights and adapters
     batch        a global batch as micro-batches
     inputs       the inputs of a rank, and of the stages of a pipeline
+    notes        what was assumed and is padded, and what became of the inputs
     remedies     options with which a plan that does not fit does
     text         a TargetPlan as text
 """

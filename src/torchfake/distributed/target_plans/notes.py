@@ -41,7 +41,7 @@ def padding_of(module: nn.Module, strategy: Strategy) -> Padding:
     if times < _MUCH:
         return Padding()
     largest = max((p for p in sharded if len(p) < ranks), key=lambda p: p.nbytes)
-    rows, are_experts = len(largest), largest.dim() == 3
+    rows, are_experts = len(largest), largest.dim() == 3 and bool(getattr(module, "ep_plan", None))
     instead = f"; --mesh ep={rows} distributes experts instead" * are_experts
     note = (
         f"FSDP2 pads parameters with {rows:,} rows to the {ranks:,} ranks that shard them: "

@@ -105,9 +105,9 @@ STYLE = """<style>
   .tf.tf.tf .lines, .tf .lines :is(tbody, th, td) {display: block}
   .tf.tf.tf .lines tr {display: block; margin-bottom: .4em}
   .tf.tf.tf .lines td {padding-left: calc(2ch + var(--in, 0ch))}
-  .tf.tf.tf .lines tr:has(.bar) {display: flex; margin: 0}
-  .tf.tf.tf .lines tr:has(.bar) th {flex: 0 0 15em; padding-right: 0}
-  .tf.tf.tf .lines td:has(.bar) {padding: .1em 0}
+  .tf.tf.tf .lines tr.short {display: flex; margin: 0}
+  .tf.tf.tf .lines tr.short th {flex: 0 0 15em; padding-right: 0}
+  .tf.tf.tf .lines tr.short td {padding: .1em 0}
 }
 </style>"""
 
@@ -148,7 +148,9 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
     longest = max((len(_number(row)) for row in rows if row.bar), default=0)
     for row in rows:
         indent = f' style="--in:{2 * row.indent}ch"' if row.indent else ""
-        yield f'<tr{indent}><th scope="row">{escape(row.name)}</th>'
+        is_short = row.bar or (row.indent and row.values and len(row.values[-1]) <= _SHORT)
+        css = ' class="short"' if is_short else ""
+        yield f'<tr{css}{indent}><th scope="row">{escape(row.name)}</th>'
         yield from (f"<td>{breakable(value)}</td>" for value in row.values[:-1])
         text = _emphasized(row.values[-1], row.emphasis) if row.values else ""
         if row.bar:
@@ -159,6 +161,9 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
         yield f"<td>{text}</td></tr>"
     yield "</table>"
 
+
+_SHORT = 16
+"""Letters of an indented text that stays beside its name on a phone, as numbers with bars do."""
 
 _NUMBER = re.compile(r"[\d.,]+ \w+( \([^)]*\))?")
 

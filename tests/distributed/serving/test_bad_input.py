@@ -59,6 +59,7 @@ def refusal(model: tuple[str, tuple[str, ...]], **options: Any) -> str:
         (LLAMA, {"mesh": "cp=2"}, "leave it out of the mesh of a server"),
         (LLAMA, {"mesh": "sp=2"}, "the mesh has an axis 'sp'"),
         (LLAMA, {"weights": "fp7"}, "weights='fp7' is no format that is served: give one of bf16"),
+        (LLAMA, {"weights": "gptq-128"}, "is no format that is served: give one of bf16"),
         (LLAMA, {"weights": "int4"}, "is no format that is served; did you mean awq, gptq, mxfp4 "
          "or nvfp4?"),
         (LLAMA, {"weights": "fp8", "gpu": "a100-80gb"}, "A100-SXM4-80GB has no kernels for "
@@ -81,6 +82,18 @@ def test_bad_input_is_refused_with_the_remedy(
     model: Any, options: dict[str, Any], expected: str
 ) -> None:
     assert expected in refusal(model, **options)
+
+
+def test_another_layout_is_named_only_where_tensors_cannot_be_split() -> None:
+    layers = "mesh='pp=2' splits layers instead"
+    assert layers in refusal(GPT2, gpus=2)
+    for model, options in (
+        (BERT, {}),
+        (LLAMA, {"weights": "fp8"}),
+        (LLAMA, {"gpu": "mi300x-192gb"}),
+    ):
+        assert layers not in refusal(model, gpus=2, **{"gpu": "a100-80gb", **options})
+    assert "instead" not in refusal(LLAMA, mesh="tp=3")
 
 
 def test_a_checkpoint_in_an_unknown_format_is_refused_unless_a_format_is_given(

@@ -68,6 +68,10 @@ _REPEATED_HEADS = """def repeat_heads(model, ranks):
 """
 
 
+class SplitError(InputsError):
+    """The tensors of a model cannot be split among the ranks of a mesh."""
+
+
 class TensorRules(NamedTuple):
     """The tensor-parallel rules of one model."""
 
@@ -92,7 +96,7 @@ def tensor_rules(
     class_name = type(module).__name__
     shipped: Any = getattr(module, "tp_plan", None)
     if own is None and not (isinstance(shipped, dict) and shipped):
-        raise InputsError(
+        raise SplitError(
             f"{class_name} ships no tensor-parallel plan: leave tp out of the mesh, or give "
             "Strategy(tensor_plan={'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'})"
         )
@@ -174,7 +178,7 @@ def _check_heads(module: nn.Module, rules: Mapping[str, str], size: int, repeats
                 str(n) for n in queries
                 if all(_is_split(k, n, repeats and kind != "heads") for kind, k in known.items())
             )  # fmt: skip
-            raise InputsError(
+            raise SplitError(
                 f"tp={size} does not divide the {heads} {kind} of {type(module).__name__}: give "
                 f"a divisor, {', '.join(fitting)}"
             )
@@ -214,7 +218,7 @@ def _check_engine(class_name: str, rules: Mapping[str, str]) -> None:
     transformers = sys.modules.get("transformers")
     if transformers is None or importlib.util.find_spec(_ENGINE) is None:
         has = "" if transformers is None else f", and transformers {transformers.__version__} too"
-        raise InputsError(
+        raise SplitError(
             f"the rules of {class_name} have the styles {', '.join(others) or 'of parameters'}, "
             f"which torch lacks{has}: take transformers 5.23 or newer, or leave tp out of the mesh"
         )

@@ -92,6 +92,7 @@ quantize."""
 _OF_THE_MODEL = ("bf16", "fp16", "model")
 
 _SUGGESTED = ("fp8", "int8", "nvfp4", "awq")
+"""Formats that are suggested, those that lose least first."""
 
 
 def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
@@ -114,7 +115,8 @@ def format_named(name: str | None) -> Format | None:
     if name is None or name in _OF_THE_MODEL:
         return None
     if name not in FORMATS:
-        alike = [key for key, found in FORMATS.items() if str(found.bits) in name]
+        bits = re.search(r"\d+", name)
+        alike = [k for k, found in FORMATS.items() if bits and str(found.bits) == bits[0]]
         hint = f"; did you mean {listed(alike)}?" if alike else did_you_mean(name, FORMATS)
         hint = hint or f": give one of bf16, {', '.join(FORMATS)}"
         raise InputsError(f"weights={name!r} is no format that is served{hint}")

@@ -25,6 +25,7 @@ from torchfake._core.arguments import (
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.layout import layout_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, axes_of, mesh_axes
+from torchfake.distributed.parallelize.tensor_parallel import SplitError
 from torchfake.distributed.passes.capacity import UTILIZATION
 from torchfake.distributed.passes.engines import engine_named
 from torchfake.distributed.passes.formats import (
@@ -124,8 +125,8 @@ def serve(
     profile, sizes = gpu_profiles.profile(gpu), _mesh(mesh, gpus)
     try:
         found = question.plan_on(profile, sizes)
-    except InputsError as error:
-        if mesh is not None or sizes["tp"] == 1:
+    except SplitError as error:
+        if mesh is not None:
             raise
         layers = f"mesh='pp={math.prod(sizes.values())}' splits layers instead"
         raise InputsError(f"{error}. Without mesh=, the GPUs split tensors; {layers}") from None

@@ -126,14 +126,3 @@ def test_all_gpus_are_named_by_leaving_them_out(run):
     code, out, _ = run("fit", *LLAMA, "--gpu", "all", "--serve", "8000000,users=64")
     assert code == 1
     assert all("--gpu" not in words for words in suggested(out))
-
-
-def test_with_adapters_a_plan_with_checkpointing_is_suggested(run):
-    pytest.importorskip("peft")
-    options = ("--train", "--lora", "4", "--gpu", "t4", "--batch", "256", "--seq", "128")
-    code, out, _ = run("fit", *LLAMA, "-c", "vocab_size=500", "--dtype", "bf16", *options)
-    assert code == 1
-    first = suggested(out)[0]
-    assert first[0] == "plan"
-    assert {"--lora", "--checkpoint"} < {*first}
-    assert run(*first)[0] == 0

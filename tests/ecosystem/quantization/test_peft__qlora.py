@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,15 @@ def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[3] / "examples" / "qlora.py"
     runpy.run_path(str(example), run_name="__main__")
     assert "5.87 GB of parameters" in capsys.readouterr().out
+
+
+def test_where_adapters_do_not_fit_a_plan_with_checkpointing_is_suggested() -> None:
+    sizes = ("-c", "hidden_size=2048", "-c", "intermediate_size=11008", "-c", "vocab_size=500")
+    options = ("--lora", "4", "--gpu", "t4", "--batch", "256", "--seq", "128")
+    code, out = run("fit", "--train", "--dtype", "bf16", *sizes, *options)
+    assert code == 1
+    first = re.findall(r"(?m)^next +torchfake (.*)$", out)[0].split()
+    assert first[:2] == ["plan", "transformers:LlamaForCausalLM"]
+    assert {"--lora", "--checkpoint"} < {*first}
+    done = CliRunner().invoke(app, first)
+    assert done.exit_code == 0

@@ -65,7 +65,8 @@ def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
     """``; did you mean A or B?`` with the keys closest to an unknown name; "" if none is close. For
     a number of GPUs, such as ``"8xh100"``, how to name them; for the CPU, what tells its memory.
     """
-    if _plain(name) == "cpu":
+    plain = _plain(name)
+    if plain == "cpu":
         return "; torchfake inspect, or estimate without gpu=, tells the memory on the CPU."
     counted = _COUNTED.fullmatch(name.strip())
     if counted is not None:
@@ -76,6 +77,6 @@ def did_you_mean_gpu(name: str, names: Mapping[str, str]) -> str:
                 f"take {number} of them: --gpus {number} --gpu {found[0]}."
             )
     by_spelling = {spelling: key for key in names for spelling in _spellings(key, names[key])}
-    if _plain(name).isdigit():  # "3060" is no "b300"
+    if plain.isdigit():  # "3060" is no "b300"
         by_spelling = {text: key for text, key in by_spelling.items() if text[:1].isdigit()}
-    return did_you_mean(_plain(name), by_spelling, by_spelling.__getitem__)
+    return did_you_mean(plain, by_spelling, by_spelling.__getitem__)

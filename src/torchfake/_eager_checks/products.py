@@ -32,9 +32,9 @@ def conditions_of_product(func: Any, named: dict[str, Any]) -> Iterator[Conditio
     """
     added, left, right = (named[argument.name] for argument in func._schema.arguments[:3])
     size = (*left.shape[:-1], *right.shape[left.dim() - 1 :])
-    if traits_of(func).packet.startswith("aten::addbmm"):
-        size = size[1:]
     packet = traits_of(func).packet
+    if packet.startswith("aten::addbmm"):
+        size = size[1:]
     if packet == "aten::addr_":
         if left.dim() == right.dim() == 1:
             yield Condition((), lambda: _refusal_of_outer(added, left, right))

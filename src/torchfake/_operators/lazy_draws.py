@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core import memory, modes
-from torchfake._core.memory import view_of
+from torchfake._core import modes
+from torchfake._core.memory import covers, view_of
 from torchfake._core.metadata import Metadata
 from torchfake._core.storage import SharedBytes
 from torchfake._operators.operator_call import Args, Call, Kwargs
@@ -102,7 +102,7 @@ def draw_lazily(call: Call, fake: Any) -> bool:
         return False
     is_in_place = bool(call.traits.mutated_names)
     storage, record = fake._fake_storage, fake._fake_meta
-    is_whole = memory.covers(record, storage.num_bytes)
+    is_whole = covers(record, storage.num_bytes)
     if is_in_place and not is_whole and storage.value is not None:
         return False  # drawn at once, into the known bytes
     numbers = _numbers_drawn_with(call)

@@ -1,4 +1,4 @@
-"""Typer's error about an option that a command lacks, with what may be meant.
+"""Typer's error about an option that a command lacks, or its value, with what may be meant.
 
 Input: the error. Output: the same error; its message names the commands that have the option, or
 options that are written alike, or the option whose help has its words. Invariant: an option that is
@@ -24,11 +24,12 @@ _LONGEST = 40  # a longer one is no name of an option: comparing it would take q
 
 
 def name_what_is_meant(error: Any) -> None:
-    """Let typer's error about an unknown option name the option that may be meant."""
+    """Let typer's error about an unknown option name the option that may be meant, and that about a
+    value what the option takes.
+    """
     option: Any = getattr(error, "option_name", None)
     if type(error).__name__ == "BadParameter" and getattr(error.param, "help", None):
-        metavar = f" {error.param.metavar}" if error.param.metavar else ""
-        error.message += f"; {error.param.opts[-1]}{metavar}: {_first_sentence(error.param.help)}"
+        error.message += f"; {_shown(error.param.opts[-1], error.param)}"
         return
     context: Any = getattr(error, "ctx", None)
     is_unknown = option is not None and hasattr(error, "possibilities")
@@ -70,12 +71,14 @@ def _described(option: str, own: dict[str, Any], others: dict[str, dict[str, Any
     if not found:
         return ""
     home, shown = homes[found[0]]
-    metavar = f" {shown.metavar}" if shown.metavar else ""
-    return f"; see {home}{found[0]}{metavar}: {_first_sentence(shown.help)}"
+    return f"; see {home}{_shown(found[0], shown)}"
 
 
-def _first_sentence(text: str) -> str:
-    return re.split(r"[.] | [\[]", text)[0].rstrip(".")
+def _shown(name: str, option: Any) -> str:
+    """An option, what it takes, and the first sentence of its help."""
+    metavar = f" {option.metavar}" if option.metavar else ""
+    sentence = re.split(r"[.] | [\[]", option.help)[0].rstrip(".")
+    return f"{name}{metavar}: {sentence}"
 
 
 _WORD = re.compile(r"\d+(?=[a-z])|[a-z]+\d*|\d+")  # "4bit" has two words, "bf16" has one

@@ -32,7 +32,7 @@ def test_experts_on_more_ranks_than_there_are_are_padded() -> None:
         model = MixtralForCausalLM(MixtralConfig(**dict(map(_entry, SMALL))))
     (row,) = (r for r in found.plan.traffic if (r.phase, r.collective) == ("forward", "all_gather"))
     in_bf16 = 2 * sum(p.numel() for p in model.parameters())
-    assert row.num_bytes / in_bf16 == pytest.approx(times, rel=0.1)
+    assert f"{row.num_bytes / in_bf16:.1f}" == f"{times}"
     spread = plan_target("transformers:MixtralForCausalLM", **GIVEN, mesh="ep=4", suggests=False)
     assert not any("pads" in note for note in spread.notes)
     assert spread.plan.peak_bytes < found.plan.peak_bytes

@@ -113,17 +113,17 @@ def _step(found: Search) -> str:
 def _layout(found: TargetPlan, usable: int) -> str:
     time, is_bound = time_in_short(found.plan), found.plan.is_lower_bound
     speed = f": {time}, {'at most ' * is_bound}{rate_text(found)}" if time else ""
-    return f"{_gpus(found)}, {_how(found)}{speed}; {_memory(found, usable)}"
+    return f"{_gpus(found)}, {_how_of(found)}{speed}; {_memory(found, usable)}"
 
 
 def _row_text(row: trials.Row) -> str:
     """A layout of the table as text, with its time and its memory."""
     of = row.candidate
-    how = [of.mesh_text, f"checkpoint {of.checkpoint}", f"micro-batch {of.micro_batch}"]
+    how = _how(of.mesh_text, of.checkpoint, of.micro_batch, _options_of(row))
     reserved = _extrapolated("reserved_bytes", bytes_text)(row)
     time = _extrapolated("step_seconds", seconds_text)(row)
     each = f"{time} a step, " * bool(time)
-    return f"{', '.join([*how, *_options_of(row)])}: {each}{reserved} reserved"
+    return f"{how}: {each}{reserved} reserved"
 
 
 def _fewest(found: TargetPlan, usable: int) -> str:
@@ -133,7 +133,7 @@ def _fewest(found: TargetPlan, usable: int) -> str:
     """
     number = found.plan.layout.num_ranks
     again = f"for the fastest layout there, the same search with --gpus {number}"
-    return f"{_gpus(found)}: {_how(found)}; {_memory(found, usable)}; {again}"
+    return f"{_gpus(found)}: {_how_of(found)}; {_memory(found, usable)}; {again}"
 
 
 def _gpus(found: TargetPlan) -> str:
@@ -141,13 +141,16 @@ def _gpus(found: TargetPlan) -> str:
     return f"{number} GPU{'s' * (number > 1)}"
 
 
-def _how(found: TargetPlan) -> str:
-    """The arguments of a layout: ``dp 8, checkpoint none, micro-batch 1``."""
+def _how_of(found: TargetPlan) -> str:
     strategy = found.strategy
     mesh = " x ".join(f"{name} {size}" for name, size in strategy.mesh.items())
-    how = [mesh, f"checkpoint {strategy.checkpoint}", f"micro-batch {found.batch.micro}"]
-    how += _options(strategy.zero, strategy.sequence_parallel, strategy.offload)
-    return ", ".join(how)
+    options = _options(strategy.zero, strategy.sequence_parallel, strategy.offload)
+    return _how(mesh, strategy.checkpoint, found.batch.micro, options)
+
+
+def _how(mesh: str, checkpoint: str | int, micro_batch: int, options: Sequence[str]) -> str:
+    """The arguments of a layout: ``dp 8, checkpoint none, micro-batch 1``."""
+    return ", ".join([mesh, f"checkpoint {checkpoint}", f"micro-batch {micro_batch}", *options])
 
 
 def _memory(found: TargetPlan, usable: int) -> str:

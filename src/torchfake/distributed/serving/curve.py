@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torchfake.distributed.serving.offers import NO_LIMITS, Limits, ServingSearch
 from torchfake.distributed.serving.search_text import past_text
 from torchfake.distributed.serving.serving_plan import ServingPlan
+from torchfake.distributed.serving.text import gpu_text
 from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.figures.svg import HALO
@@ -209,9 +210,8 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
     if found.queue_seconds:
         cards["more for users that wait for memory"] = duration_text(found.queue_seconds)
     if found.memory.cache <= 0:
-        cards[f"missing on {'each' if found.num_gpus > 1 else 'the'} GPU without users"] = (
-            bytes_text(-found.memory.cache)
-        )
+        missing = bytes_text(-found.memory.cache)
+        cards[f"missing on {gpu_text(found)} without users"] = missing
     cards["users with full contexts"] = f"{found.most_users:,}"
     if found.most_users_on_average != found.most_users:
         cards["users at their average length"] = f"{found.most_users_on_average:,}"

@@ -32,9 +32,11 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
 
     of_first = "plan.steady.first_token_seconds"
-    columns = (
+    formats = {offer.plan.weights for offer in found.offers}
+    of_weights = Column("weights", "plan.weights", need=4, under="weights in ")
+    return (
         Column("GPUs", lambda offer: f"{offer.num_gpus} x {offer.gpu}"),
-        Column("weights", "plan.weights", need=4, under="weights in "),
+        *[of_weights] * (len(formats) > 1),
         Column("cache", "plan.server.serve.dtype_name", need=4, under="cache in "),
         Column("layout", "mesh", need=5, under="layout "),
         Column("first token", of_first, seconds_text, need=3, under="first token "),
@@ -46,8 +48,6 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("price/hour", "hourly", "{:,.2f}".format, need=1),
         Column("price/1M", "price", "{:,.2f}".format, need=3),
     )
-    formats = {offer.plan.weights for offer in found.offers}
-    return columns if len(formats) > 1 else (columns[0], *columns[2:])
 
 
 def _most_users(found: ServingPlan) -> str:

@@ -114,10 +114,15 @@ def _fitting(found: ServingPlan) -> str:
 def lacking_text(found: ServingPlan) -> str:
     """What the memory is too small for: the model, or some of the users."""
     if found.memory.cache <= 0:
-        where = "each GPU" if found.num_gpus > 1 else "the GPU"
-        return f"even without users {bytes_text(-found.memory.cache)} are missing on {where}"
+        missing = bytes_text(-found.memory.cache)
+        return f"even without users {missing} are missing on {gpu_text(found)}"
     average = f"{found.most_users_on_average:,} of {found.users:,} users"
     return f"{average} at their average length, others wait"
+
+
+def gpu_text(found: ServingPlan) -> str:
+    """``each GPU``, or ``the GPU`` if there is one."""
+    return "each GPU" if found.num_gpus > 1 else "the GPU"
 
 
 def served_text(found: ServingPlan, formats: str = "") -> str:
@@ -140,9 +145,7 @@ def _layout(found: ServingPlan) -> Iterator[Line]:
 
 
 def _memory(found: ServingPlan) -> Iterator[Line]:
-    memory = found.memory
-    each = "each" if found.num_gpus > 1 else "the"
-    yield "memory", f"{bytes_text(memory.total)} of {each} GPU"
+    yield "memory", f"{bytes_text(found.memory.total)} of {gpu_text(found)}"
     for name, size in _sizes(found).items():
         if size:
             yield f"  {name}", bytes_text(size) + _blocks(found, name)

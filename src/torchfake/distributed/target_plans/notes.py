@@ -52,12 +52,11 @@ def padding_of(module: nn.Module, strategy: Strategy) -> Padding:
 
 def of_experts(axes: MeshAxes) -> tuple[str, ...]:
     """What is assumed of experts that are distributed."""
-    notes = []
-    if axes.expert_ranks > 1:
-        notes.append(
-            "assumed: every expert gets the same number of tokens (the router's choice is unknown)"
-        )
-    return tuple(notes)
+    if axes.expert_ranks < 2:
+        return ()
+    return (
+        "assumed: every expert gets the same number of tokens (the router's choice is unknown)",
+    )
 
 
 def of_written(written: int | None, sizes: Batch) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, number_text
 from torchfake.inspect.show.rows import Block, Line
 from torchfake.inspect.show.step_time import room_text
-from torchfake.inspect.show.verdict import global_batch_text
+from torchfake.inspect.show.verdict import WITHIN_ERROR, global_batch_text
 from torchfake.inspect.timing.collectives import gpus_per_node
 
 _PRECISIONS = {
@@ -61,7 +61,7 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
         fits = "fits"
         if found.remedy_headroom_bytes is not None:
             spare = bytes_text(found.remedy_headroom_bytes)
-            fits = f"may fit: {spare} to spare, less than the error of 5 %"
+            fits = f"may fit: {spare} to spare, {WITHIN_ERROR}"
         yield "  try", f"{found.remedy}, which {fits}{memory}"
 
 

@@ -18,7 +18,7 @@ from torchfake.inspect.figures.html import blocks_html, breakable, escape
 from torchfake.inspect.figures.svg import curve_svg, icicle_svg
 from torchfake.inspect.inspection import Inspection
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.memory.fit import RESERVED_BYTES, Fit, Fits, verdict_on
+from torchfake.inspect.memory.fit import Fit, Fits, verdict_on
 from torchfake.inspect.records.record import OnPage, html_fragment, on_page, shown
 from torchfake.inspect.records.units import compared_bytes, count_text, seconds_text
 from torchfake.inspect.show.headline import headline, training_bytes, training_lines
@@ -260,7 +260,7 @@ def key_figures(step: Any, fit: Fit | None) -> dict[str, str]:
 
 def memory_sections(estimate: Estimate, fit: Fit | None) -> list[tuple[str, Any]]:
     """The memory of a step over time, and of modules at its peak."""
-    kept = RESERVED_BYTES if fit is None else fit.reserved_bytes
+    kept = 0 if fit is None else fit.reserved_bytes  # without a GPU nothing is usable of one
     return [
         ("Memory over time", curve_svg(drawing.memory_curve(estimate, kept))),
         ("Memory at the peak", icicle_svg(drawing.peak_icicle(estimate))),

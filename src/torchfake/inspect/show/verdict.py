@@ -16,6 +16,9 @@ from torchfake.inspect.records.units import compared_bytes, count_text, number_t
 from torchfake.inspect.show.step_time import time_in_short
 from torchfake.inspect.steps.backward import SUM_OF_OUTPUT
 
+WITHIN_ERROR = "less than the error of 5 %"
+"""What is said of memory that is left where a verdict is tight (docs/memory.md)."""
+
 
 def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
@@ -33,7 +36,7 @@ def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
     spare = compared_bytes(abs(fit.headroom_bytes))
     reserved = compared_bytes(fit.peak_reserved_bytes)
     left = f"{spare} {'to spare' if fit.fits else 'missing'}"
-    left += ", less than the error of 5 %" * (fit.verdict == "tight")
+    left += f", {WITHIN_ERROR}" * (fit.verdict == "tight")
     time += ", more while blocks are freed" * (fit.frees_cached_blocks and bool(time))
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
     gpu = fit.gpu if num_gpus == 1 else f"each of {num_gpus:,} x {fit.gpu}"

@@ -199,7 +199,10 @@ def test_labels_that_a_loss_refers_to_are_on_the_gpu_and_keep_their_size() -> No
 
 
 def test_the_smallest_gpu_with_room_is_shown() -> None:
-    """Its memory is what the first lines break down, in whatever order GPUs are given."""
+    """What the first lines break down is its memory, in whatever order GPUs are given.
+
+    A GPU on which a step is tight is shown where none has more room.
+    """
     with fake_mode():
         x = torch.empty(1000, 1024)
     step = estimate(layers(1024, 2), x, optimizer="adamw")
@@ -211,10 +214,11 @@ def test_the_smallest_gpu_with_room_is_shown() -> None:
     )
     found = fit(step, large, small, tight, reserved_bytes=0)
     assert [fitted.verdict for fitted in found] == ["yes", "no", "tight"]
-    assert found.shown.gpu == tight
+    assert found.shown.gpu == large
     assert found.fits
+    assert fit(step, small, tight, reserved_bytes=0).shown.gpu == tight
     lines = str(found).splitlines()
-    assert lines[0].split()[:8] == ["fits", "yes,", "on", "2", "of", "3", "GPUs:", "L,"]
+    assert lines[0].split()[:8] == ["fits", "yes,", "on", "1", "of", "3", "GPUs:", "L,"]
     assert [line.split()[0] for line in lines[-5:-2]] == ["S", "T", "L"]
     none = fit(step, small, reserved_bytes=0)
     assert none.shown.gpu == small

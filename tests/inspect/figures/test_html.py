@@ -103,6 +103,7 @@ def test_lines_break_in_names_after_signs_and_numbers_stay_whole() -> None:
     assert breakable("aten._softmax_data, 1.5 GB/s of <x>") == (
         "aten.<wbr>_softmax_<wbr>data, 1.5 GB/s of &lt;x&gt;"
     )
+    assert breakable("try --kv-dtype fp8") == 'try <span class="flag">--kv-dtype</span> fp8'
 
 
 def test_what_was_held_at_another_moment_stands_behind_the_bar() -> None:

@@ -25,8 +25,11 @@ def escape(text: str) -> str:
 
 
 def breakable(text: str) -> str:
-    """Text escaped for HTML, in which lines may break inside names: after "_", "." and "/"."""
-    return re.sub(r"(?<=[\w)][_./])(?=[A-Za-z_]{3})", "<wbr>", escape(text))
+    """Text escaped for HTML, in which lines may break inside names, after "_", "." and "/", and not
+    inside options of the command line.
+    """
+    broken = re.sub(r"(?<=[\w)][_./])(?=[A-Za-z_]{3})", "<wbr>", escape(text))
+    return re.sub(r"(?<!\S)--[a-z]+-[a-z-]+", r'<span class="flag">\g<0></span>', broken)
 
 
 _NARROW = 46
@@ -88,7 +91,7 @@ STYLE = """<style>
 .tf.tf.tf td.num, .tf.tf.tf th.num {text-align: right}
 .tf.tf.tf td {overflow-wrap: anywhere}
 .tf.tf.tf .lines th {padding-left: var(--in, 0)}
-.tf.tf.tf .grid td {white-space: nowrap}
+.tf.tf.tf .grid td, .tf .flag {white-space: nowrap}
 .tf.tf.tf p {margin: .5em 0}
 .tf.tf.tf pre {overflow-x: auto; font-size: 12px}
 .tf .part, .tf .bar, .tf .rest {display: inline-block}

@@ -266,6 +266,13 @@ def _of_addition(named: dict[str, Any]) -> Iterator[Condition]:
         )
 
 
+def _of_put(named: dict[str, Any]) -> Iterator[Condition]:
+    sizes = named["source"].numel(), named["index"].numel()
+    if sizes[0] != sizes[1]:
+        text = "put_(): Expected source and index to have the same number of elements, but got "
+        yield _refused(IndexError(f"{text}source.numel() = {sizes[0]}, index.numel() = {sizes[1]}"))
+
+
 def _of_boundaries(named: dict[str, Any]) -> Iterator[Condition]:
     if (num_dims := named["boundaries"].dim()) != 1:
         text = f"boundaries tensor must be 1 dimension, but got dim({num_dims})"
@@ -312,11 +319,13 @@ def conditions_with(indices: Mapping[str, Conditions]) -> dict[str, Conditions]:
     added["aten::embedding"] = _of_table
     added["aten::index_select"] = _of_selection
     added.update(dict.fromkeys(("aten::index_add", "aten::index_add_"), _of_addition))
+    added.update(dict.fromkeys(("aten::put", "aten::put_"), _of_put))
     added.update(dict.fromkeys(("aten::max_unpool2d", "aten::max_unpool3d"), _of_unpooling))
     both = {packet: _and(first, indices[packet]) for packet, first in added.items()}
     return {**indices, **_CONDITIONS, **both}
 
 
+_DIVISIONS = ("floor_divide", "remainder", "fmod")
 _BAGS = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 _PUTS = (
     "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put",
@@ -330,14 +339,7 @@ _CONDITIONS: dict[str, Conditions] = {
     **dict.fromkeys(("aten::cat", "aten::stack", "aten::_chunk_cat"), _of_joining),
     "aten::segment_reduce": _of_segments,
     **dict.fromkeys(("aten::masked_scatter", "aten::masked_scatter_"), _of_mask),
-    **dict.fromkeys(
-        [
-            f"aten::{name}{end}"
-            for name in ("floor_divide", "remainder", "fmod")
-            for end in ("", "_")
-        ],
-        _of_divisor,
-    ),
+    **{f"aten::{name}": _of_divisor for each in _DIVISIONS for name in (each, f"{each}_")},
     **dict.fromkeys(("aten::div", "aten::div_"), _of_rounded),
     "aten::binary_cross_entropy": _of_probabilities,
     "aten::_assert_async": _of_assertion,

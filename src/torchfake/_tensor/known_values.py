@@ -159,7 +159,16 @@ def tolist(fake: Any) -> Any:
         return read_value(fake, "tolist()").tolist()
 
 
+def check_export(fake: Any) -> None:
+    """Raise what eager raises for a tensor that DLPack cannot describe."""
+    if fake.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if fake.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+
+
 def dlpack(fake: Any, **kwargs: Any) -> Any:
+    check_export(fake)
     if fake.device.type not in ("cpu", "meta"):
         raise BufferError(
             f"this tensor is fake: there is no memory on {fake.device} that another library could "

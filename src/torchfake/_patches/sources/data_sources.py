@@ -16,7 +16,7 @@ from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch, replacing, replacing_in_modes
 from torchfake._recording import sparse_tensors
 from torchfake._tensor import known_values
-from torchfake._tensor.fake_tensor import FakeTensor, fake_copy
+from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, is_deferred_fake, new_fake
 from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import backends, dispatcher, subclass
 
@@ -37,17 +37,15 @@ def _with_fake_result(original: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 @replacing
 def _from_dlpack(original: Any, /, ext_tensor: Any, **options: Any) -> Any:
-    """``torch.from_dlpack`` of a fake on another device than the CPU: a tensor of the same memory.
-    C++ would ask the driver for the stream.
+    """``torch.from_dlpack`` of a fake that is not deferred: a fake of the same memory. C++ would ask
+    the driver for the stream, and would copy the values of a fake on the CPU.
     """
-    if not isinstance(ext_tensor, FakeTensor) or ext_tensor.device.type in ("cpu", "meta"):
+    is_shared = isinstance(ext_tensor, FakeTensor) and not is_deferred_fake(ext_tensor)
+    if not is_shared or ext_tensor.device.type == "meta":
         return _with_fake_result(original)(ext_tensor, **options)
-    if ext_tensor.requires_grad:
-        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    if ext_tensor.is_conj():
-        raise BufferError("Can't export tensors with the conjugate bit set")
+    known_values.check_export(ext_tensor)
+    shared = new_fake(ext_tensor._fake_meta, ext_tensor._fake_storage)
     device, copy = options.get("device"), options.get("copy")
-    shared = ext_tensor.detach()
     if device is None and not copy:
         return shared
     return shared.to(shared.device if device is None else device, copy=bool(copy))

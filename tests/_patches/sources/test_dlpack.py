@@ -28,7 +28,7 @@ OPTIONS = [{}, {"copy": True}, {"copy": False}, {"device": "cpu"}, {"device": "c
 def seen(view: Callable[[Tensor], Tensor], options: dict[str, Any]) -> list[object]:
     x = torch.arange(12.0).view(3, 4)
     other = torch.from_dlpack(view(x), **options)
-    known = [other.shape, other.stride(), other.tolist(), other.data_ptr() == view(x).data_ptr()]
+    known = [other.shape, other.stride(), other.tolist()]
     if view(x).is_contiguous():
         other.mul_(2)
         view(x).add_(1)
@@ -50,7 +50,8 @@ def test_what_is_shared_equals_eager(
 def test_no_value_is_needed() -> None:
     with fake_mode():
         x = torch.empty(3000, 4000)
-        assert torch.from_dlpack(x.t()).stride() == (1, 4000)
+        other = torch.from_dlpack(x.t())
+        assert (other.stride(), other.data_ptr()) == ((1, 4000), x.data_ptr())
 
 
 REFUSED: dict[str, Callable[[], Any]] = {

@@ -174,6 +174,13 @@ def float_dtype(serve: Serve) -> torch.dtype | None:
     return dtype_named(serve.dtype_name)
 
 
+def value_bits(serve: Serve, own: torch.dtype) -> int:
+    """Bits of a value of the cache of a model whose own dtype is given."""
+    if serve.dtype_name in INTEGERS:
+        return INTEGERS[serve.dtype_name]
+    return 8 * (float_dtype(serve) or own).itemsize
+
+
 def answers_of(serve: Any) -> AnswerFunction | None:
     """The function that supplies unknown values by default. When HQQ quantizes a cache, it repeats
     an iteration if its error has decreased; the answer is yes, because that holds more memory.

@@ -37,8 +37,8 @@ def _with_fake_result(original: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 @replacing
 def _from_dlpack(original: Any, /, ext_tensor: Any, **options: Any) -> Any:
-    """``torch.from_dlpack`` of a fake that is not deferred: a fake of the same memory. C++ would ask
-    the driver for the stream, and would copy the values of a fake on the CPU.
+    """``torch.from_dlpack`` of a fake that is not deferred: a fake of the same memory. C++ would
+    ask the driver for the stream, and would copy the values of a fake on the CPU.
     """
     is_shared = isinstance(ext_tensor, FakeTensor) and not is_deferred_fake(ext_tensor)
     if not is_shared or ext_tensor.device.type == "meta":

@@ -85,7 +85,14 @@ def static_batch(time_of: TimeOf, batch: int, request: Request, most: int) -> fl
     return reading + decode * (request.answer - 1)
 
 
-def steady(time_of: TimeOf, users: int, request: Request, most: int, ahead: int = 1) -> Steady:
+def steady(
+    time_of: TimeOf,
+    users: int,
+    request: Request,
+    most: int,
+    ahead: int = 1,
+    alone_reading: float = 0,
+) -> Steady:
     """The steady state of continuous batching with so many requests under way.
 
     A closed network of two stations, by mean value analysis (Reiser and Lavenberg 1980): prompts
@@ -93,7 +100,8 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int, ahead: int 
     on how many requests are where, so both are found together. Requests arrive at random: each
     waits for half of the pass under way, for those that the host has launched `ahead` (one, if it
     works while the GPU computes: ``event_loop_overlap`` of SGLang's scheduler), and for the prompts
-    before it.
+    before it. Its own prompt takes no less than when it is alone, `alone_reading` seconds: it
+    cannot be divided among stages, nor among ranks with users of their own.
     """
     others = (users - 1) / users
     decoding, seconds = float(users), 0.0
@@ -103,7 +111,7 @@ def steady(time_of: TimeOf, users: int, request: Request, most: int, ahead: int 
         chunk = min(float(request.prompt), room)
         alone = time_of(Load(users=1 + beside, context=request.mean_context))
         full = time_of(_load(room, beside, request)).seconds
-        own = reading_seconds(time_of, request, room, beside)
+        own = max(reading_seconds(time_of, request, room, beside), alone_reading)
         reading = full * request.prompt / room  # of a prompt, while others wait
         before = seconds or alone.seconds
         waiting = _waiting(users, reading, max(request.answer - 1, 1) * before)

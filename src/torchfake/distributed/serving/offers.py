@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
@@ -54,6 +55,22 @@ class Limits:
         return steady is not None and bool(
             self.near(found, steady).keys() - self.missed_by(steady).keys()
         )
+
+    def most_users(self, found: ServingPlan) -> int:
+        """The most users who see their tokens in time, none of whom waits for memory; 0 if even one
+        is too many. More users wait for longer.
+        """
+        server = found.server
+        few, many = 0, found.most_users_on_average // server.replicas
+        steps = [1, found.users_of_replica, many]  # where the limit often is, which saves passes
+        while few < many:
+            number = next((n for n in steps if few < n <= many), (few + many + 1) // 2)
+            steps = [n for n in steps if n > number]
+            if self.hold_for(server.with_users(number)):
+                few = number
+            else:
+                many = number - 1
+        return few * server.replicas
 
     def shares(self, steady: Steady) -> dict[str, float]:
         """The times that have limits, each with how many times the limit it is."""
@@ -170,14 +187,12 @@ class ServingSearch(Record):
 
     @property
     def perhaps(self) -> Offer | None:
-        """The offer with the fewest GPUs that misses a limit by less than the error of such times,
-        if it has fewer than `fewest`.
+        """The offer that misses a limit by less than the error of such times and costs least, if it
+        costs less than the answer.
         """
         near = (o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan))
-        found = min(near, key=by_fewest, default=None)
-        if found is None or self.fewest is None or found.num_gpus < self.fewest.num_gpus:
-            return found
-        return None
+        found, answer = min(near, key=by_cost, default=None), self.answer
+        return found if found is None or answer is None or cost(found) < cost(answer) else None
 
     @property
     def fastest(self) -> Offer | None:
@@ -190,16 +205,14 @@ class ServingSearch(Record):
         priced = [offer for offer in self.meeting if offer.hourly is not None]
         return min(priced, key=by_cost, default=None)
 
-    @property
+    @cached_property
     def nearest(self) -> tuple[int, Offer] | None:
-        """The most users of whom each sees tokens within the limits, and the way that serves them,
-        of those that are shown of each way; None if there is none.
+        """The most users of whom each sees tokens within the limits, and the way that serves them;
+        None if there is none.
         """
-        limits, found = self.limits, list[tuple[int, Offer]]()
-        for offer in self.offers:
-            users = [n for n, steady in offer.plan.by_users if limits.hold_for(steady)]
-            found += [(max(users), offer)] if users else []
-        return max(found, key=lambda each: (each[0], -each[1].num_gpus), default=None)
+        found = ((self.limits.most_users(offer.plan), offer) for offer in self.offers)
+        most = max(found, key=lambda each: (each[0], -each[1].num_gpus))
+        return most if most[0] else None
 
     @property
     def closest(self) -> Offer:
@@ -275,14 +288,23 @@ class ServingSearch(Record):
         }
 
 
-def by_cost(offer: Offer) -> tuple[float, float]:
-    """A key by which the lowest price of an hour comes first, or without prices the fewest GPUs."""
-    return by_fewest(offer) if offer.hourly is None else (offer.hourly, _seconds(offer))
+def cost(offer: Offer) -> float:
+    """The price of an hour, or without prices the number of GPUs."""
+    return offer.num_gpus if offer.hourly is None else offer.hourly
 
 
-def by_fewest(offer: Offer) -> tuple[int, float]:
-    """The order of offers by their numbers of GPUs, of equal ones by tokens per second."""
-    return offer.num_gpus, -_per_gpu(offer)
+def by_cost(offer: Offer) -> tuple[float, int, float]:
+    """The order of offers by their cost, of equal ones by what they lose, then by their speed."""
+    if offer.hourly is None:
+        return by_fewest(offer)
+    return offer.hourly, -offer.plan.num_bits, _seconds(offer)
+
+
+def by_fewest(offer: Offer) -> tuple[int, int, float]:
+    """The order of offers by their numbers of GPUs, of equal ones by the bits of weights and cache,
+    then by tokens per second.
+    """
+    return offer.num_gpus, -offer.plan.num_bits, -_per_gpu(offer)
 
 
 def _per_gpu(offer: Offer) -> float:

@@ -6,6 +6,7 @@ plan. Invariant: what is suggested was planned, and fits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
 from torchfake.distributed.passes.formats import FORMATS, has_kernels, with_fewer_bits
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.errors import InputsError
-from torchfake.inspect.records.units import number_text
+from torchfake.inspect.records.units import number_text, seconds_text
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE
 
 _MOST_NODES = 4
@@ -31,10 +32,11 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
         if tried is None:
             continue
         fewest = tried.num_gpus
-        where = [] if fewest == own and options else [_layout_text(tried)]
+        is_same = larger(tried.server.axes.sizes) == larger(found.server.axes.sizes)
+        where = [] if is_same and options else [_layout_text(tried)]
         text = " ".join([*options, *where])
         more = f" on {tried.num_gpus} GPUs" * ("--mesh" in text and tried.num_gpus != own)
-        remedies.append(f"{text}, which serves {_most_text(tried)}{more}")
+        remedies.append(f"{text}, which serves {_most_text(tried)}{more}: {_times_text(tried)}")
         if fewest == own:
             break
     return replace(found, remedy="; or ".join(remedies))
@@ -45,6 +47,13 @@ def _most_text(found: ServingPlan) -> str:
     average = number_text(found.most_users_on_average, "user")
     full = f" at their average length, {found.most_users:,} with full contexts"
     return average + full * (found.most_users != found.most_users_on_average)
+
+
+def _times_text(found: ServingPlan) -> str:
+    """What each of the users who were asked for sees."""
+    assert found.steady is not None
+    first, each = found.steady.first_token_seconds, found.steady.seconds
+    return f"first token {seconds_text(first)}, each token {seconds_text(each)}"
 
 
 def _formats(found: ServingPlan, question: Any) -> Iterable[str]:
@@ -72,25 +81,33 @@ def narrower(question: Any, formats: Iterable[str]) -> Iterator[tuple[list[str],
 
 
 def _on_fewest(found: ServingPlan, question: Any, below: int | None) -> ServingPlan | None:
-    """The plan on the fewest GPUs on which all users fit, if they are less than `below`."""
-    best = None
+    """The plan on the fewest GPUs on which all users fit, if they are less than `below`; of equal
+    ones the one with most tokens per second.
+    """
+    best, fewest = None, math.inf if below is None else below - 1
     for sizes in _layouts(found):
+        if math.prod(sizes.values()) > fewest:
+            continue
         try:
             tried = question.plan_on(found.server.machine.gpu, sizes)
             most = tried.most_users_on_average
             if not most:
                 continue
             replicas = -(-found.users // most)
-            if below is not None and replicas * tried.num_gpus >= below:
+            if replicas * tried.num_gpus > fewest:
                 continue
             if replicas > 1:
                 sizes = {"replicate": replicas, **sizes}
                 tried = question.plan_on(found.server.machine.gpu, sizes)
         except InputsError:
             continue
-        if tried.fits:
-            best, below = tried, tried.num_gpus
+        if tried.fits and (best is None or _order(tried) < _order(best)):
+            best, fewest = tried, tried.num_gpus
     return best
+
+
+def _order(found: ServingPlan) -> tuple[int, float]:
+    return found.num_gpus, -(found.tokens_per_second or 0.0)
 
 
 def _layouts(found: ServingPlan) -> Iterator[dict[str, int]]:
@@ -100,7 +117,7 @@ def _layouts(found: ServingPlan) -> Iterator[dict[str, int]]:
     others = {name: n for name, n in sizes.items() if name not in ("pp", "tp")}
     yield sizes
     if found.server.work.has_experts and larger(sizes) == {"tp": split}:
-        yield {"ep": split}
+        yield from ({"ep": ranks} for ranks in dict.fromkeys((min(split, GPUS_PER_NODE), split)))
     while split < GPUS_PER_NODE:
         split *= 2
         yield {**sizes, "tp": split}

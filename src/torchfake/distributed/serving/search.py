@@ -36,6 +36,9 @@ _DEFAULTS = {
 }
 """Of the options that a search takes too."""
 
+_LONGEST = 5.0
+"""Seconds from one token to the next that nobody asks for: tokens per second are meant."""
+
 MOST_GPUS = 8
 """GPUs of a node."""
 
@@ -75,6 +78,11 @@ def search_servers(
     for name, value in (("ttft", ttft), ("tpot", tpot)):
         if value is not None and not is_number_above_0(value):
             raise InputsError(f"{name}={value!r} is not a number of seconds above 0")
+    if tpot is not None and tpot > _LONGEST:
+        raise InputsError(
+            f"tpot={tpot:g} is in seconds for each token: {tpot:g} tokens a second for each user "
+            f"are tpot={1 / tpot:.3g}"
+        )
     if not is_whole_number(gpus, 1):
         raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
     kinds = named_profiles([*gpu] if isinstance(gpu, Mapping) else _listed(gpu), "gpu")
@@ -146,9 +154,7 @@ def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> di
         named = [name for name in kinds if name == given or name.startswith(f"{given}-")]
         if not named:
             hint = did_you_mean(str(given), kinds) or f": these are {', '.join(kinds)}"
-            raise InputsError(
-                f"prices has a price of {given!r}, which is not among the GPUs that are tried{hint}"
-            )
+            raise InputsError(f"a price is given of {given!r}, and no such GPU is tried{hint}")
         if not is_number_above_0(price):
             raise InputsError(f"prices has a price of {given}: {price!r} is not a number above 0")
         found.update(dict.fromkeys(named, price))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.offers import MORE_GPUS, Limits, Offer, ServingSearch
+from torchfake.distributed.serving.offers import MORE_GPUS, NO_LIMITS, Limits, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
 from torchfake.errors import listed
@@ -19,8 +19,8 @@ from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, 
 
 _NOTE = (
     "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
-    "GPUs of each type{limits}; most users: with full contexts, to those at their average "
-    "length{tight}{prices}."
+    "GPUs of each type{limits}; in memory: the most users with full contexts, to those at their "
+    "average length{in_time}{tight}{prices}."
 )
 
 
@@ -30,6 +30,9 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
     def missed(offer: Offer) -> str:
         steady = offer.plan.steady
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
+
+    def in_time(offer: Offer) -> int:
+        return found.limits.most_users(offer.plan)
 
     of_first = "plan.steady.first_token_seconds"
     formats = {offer.plan.weights for offer in found.offers}
@@ -42,8 +45,9 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("first token", of_first, seconds_text, need=3, under="first token "),
         Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
         Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
-        Column("most users", lambda offer: _most_users(offer.plan), str, need=6),
-        Column("fits" if found.fits else "in memory", "plan.verdict", emphasis=VERDICT),
+        *[Column("in time", in_time, "{:,}".format, need=2)] * (found.limits != NO_LIMITS),
+        Column("in memory", lambda offer: _most_users(offer.plan), str, need=6),
+        Column("fits", "plan.verdict", emphasis=VERDICT),
         Column("misses", missed, need=3, under="misses "),
         Column("price/hour", "hourly", "{:,.2f}".format, need=1),
         Column("price/1M", "price", "{:,.2f}".format, need=3),
@@ -61,6 +65,7 @@ def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
     is_priced = any(offer.hourly is not None for offer in found.best)
     note = _NOTE.format(
         limits="" if found.fits else ", none of which meets the limits",
+        in_time="; in time: the most within the limits" * (found.limits != NO_LIMITS),
         tight="; tight: not with full contexts"
         * any(o.plan.verdict == "tight" for o in found.best),
         prices="; prices of an hour, and of 1M tokens of answers" * is_priced,
@@ -106,6 +111,8 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
     what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
     length = f" with answers of {plan.server.request.answer:,} tokens"
+    if limits:
+        limits += f", at most {found.limits.most_users(plan):,} users so"
     how = f"serves {users}{average}{length}{limits}"
     if found.least_hourly is None:
         yield "fewest", f"{what}; {how}"
@@ -118,6 +125,7 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     less = "fewer GPUs" if found.least_hourly is None else "cheaper"
     yield less, [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies]
     yield from (("note", note) for note in plan.notes)
+    yield from _notes_of_others(found, answer)
     if cheapest is not None and cheapest is not answer:
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
     if has_fewer := fewest.num_gpus < answer.num_gpus:
@@ -125,6 +133,14 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     yield "as few", [_offer_text(found, offer) for offer in found.as_few]
     if fastest is not answer and not (has_fewer and fastest is fewest):
         yield "most tokens", _offer_text(found, fastest)
+
+
+def _notes_of_others(found: ServingSearch, answer: Offer) -> Iterator[Line]:
+    """Notes of ways that are shown beside the answer, each with the GPU that it is of."""
+    others = [*found.best, *(offer for _, offer in found.remedies)]
+    notes = dict.fromkeys((offer.gpu, note) for offer in others for note in offer.plan.notes)
+    known = answer.plan.notes
+    yield from (("note", f"{gpu}: {note}") for gpu, note in notes if note not in known)
 
 
 def _for_less(found: ServingSearch) -> str:
@@ -165,7 +181,7 @@ def _offer_text(found: ServingSearch, offer: Offer) -> str:
     """A way to serve, what a user of it sees, and what it yields and costs."""
     price = ""
     if offer.price is not None:
-        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million tokens"
+        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million answer tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
     return f"{_reached(found.limits, offer)}, {rate}{price}"
@@ -228,7 +244,7 @@ def _nearest(found: ServingSearch) -> Iterator[str]:
         yield _reached(found.limits, found.closest)
     if found.nearest is not None:
         users, offer = found.nearest
-        seen = _seen(found.limits, offer.plan, dict(offer.plan.by_users)[users])
+        seen = _seen(found.limits, offer.plan, offer.plan.with_users(users))
         yield f"{number_text(users, 'user')} on {_where(offer)}: {seen}"
 
 

@@ -135,6 +135,4 @@ class Server:
         """The steady state with so many users of a replica."""
         most = self.most_tokens * self.axes.expert_ranks
         ahead = 0 if self.machine.engine.is_eager else 1
-        found = steady(self.time_of, users, self.request, most, ahead)
-        least = self.alone_seconds  # a single prompt cannot be divided among ranks and stages
-        return replace(found, first_token_seconds=max(found.first_token_seconds, least))
+        return steady(self.time_of, users, self.request, most, ahead, self.alone_seconds)

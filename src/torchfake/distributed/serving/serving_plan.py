@@ -14,11 +14,13 @@ from torchfake.distributed.passes.capacity import Memory
 from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.server import Server
 from torchfake.inspect.records.record import Record
+from torchfake.inspect.serve import value_bits
 from torchfake.inspect.timing.hardware import name_of
 
 LEFT_OUT = (
     "prefix sharing, speculative decoding, and prefill on GPUs of its own",
-    "the network, tokenization, and bursts: requests arrive as others end",
+    "the way to the users, tokenization, and bursts: requests arrive as others end, and times are "
+    "means, of which percentiles are longer",
 )
 """What real engines do, or wait for, and no figure contains."""
 
@@ -64,6 +66,13 @@ class ServingPlan(Record):
         return self.server.axes.num_ranks
 
     @property
+    def num_bits(self) -> int:
+        """Bits of a weight and of a value of the cache, taken together: fewer lose more."""
+        stored, own = self.server.machine.weights, self.server.work.dtype
+        of_weights = 8 * own.itemsize if stored is None else stored.bits
+        return of_weights + value_bits(self.server.serve, own)
+
+    @property
     def users_of_replica(self) -> int:
         """Users of the replica that has most."""
         return -(-self.users // self.server.replicas)
@@ -72,6 +81,16 @@ class ServingPlan(Record):
     def memory(self) -> Memory:
         """The memory of the GPU that has least left for the cache."""
         return self.server.memory
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in the cache of a GPU, on average over a full context."""
+        return round(self.server.cache_bytes(1) / self.server.serve.context)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens of full contexts for which the cache of a GPU has room."""
+        return int(max(self.memory.cache, 0) / max(self.token_bytes, 1))
 
     @cached_property
     def most_users(self) -> int:
@@ -153,9 +172,13 @@ class ServingPlan(Record):
         """The steady state by the number of users of all replicas: 1, 8, 32, ..., and the most that
         fit at their average length.
         """
-        most, replicas = self.most_users_on_average, self.server.replicas
+        most = self.most_users_on_average
         numbers = sorted({*(n for n in _TABLE if n < most), most, min(self.users, most)} - {0})
-        return tuple((n, self.server.with_users(-(-n // replicas))) for n in numbers)
+        return tuple((n, self.with_users(n)) for n in numbers)
+
+    def with_users(self, number: int) -> Steady:
+        """The steady state of the replica that has most of so many users of all replicas."""
+        return self.server.with_users(-(-number // self.server.replicas))
 
     @property
     def errors(self) -> dict[str, float] | None:
@@ -191,6 +214,8 @@ class ServingPlan(Record):
             "serve": server.serve.to_dict(),
             "pass_tokens": server.most_tokens,
             "memory": self.memory.to_dict(),
+            "cache_tokens": self.cache_tokens,
+            "token_bytes": self.token_bytes,
             "first_token_seconds": self.first_token_seconds,
             "steady": None if found is None else found.to_dict(),
             "queue_seconds": self.queue_seconds,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchfake.distributed.parallelize.mesh_axes import larger
+from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
@@ -62,20 +63,28 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
         return
     alone = seconds_text(found.first_token_seconds)
     loaded = seconds_text(steady.first_token_seconds)
-    users = number_text(steady.users * found.server.replicas, "user")
+    under_way = min(steady.users * found.server.replicas, found.users)
+    users = number_text(under_way, "user")
     if found.queue_seconds:
         waits = f"; {duration_text(found.queue_seconds)} more for those that wait for memory"
     else:
         waits = ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
     each = f"{seconds_text(steady.seconds)}, {steady.tokens_per_second_per_user:,.1f} tokens/s"
-    share = getattr(steady.parts, steady.parts.bound_by) / steady.parts.seconds
-    bound = f"{BOUND_BY[steady.parts.bound_by]}, {100 * share:.0f} % of it"
-    yield "each token", f"{each} for each user; bound by {bound}"
+    yield "each token", f"{each} for each user; {_bound_text(steady)}"
     per_gpu = f", {found.tokens_per_second_per_gpu:,.0f} tokens/s on each GPU"
     per_gpu *= found.num_gpus > 1
     yield "throughput", f"{found.tokens_per_second:,.0f} tokens/s{per_gpu}"
     yield "  error", error_text(found)
+
+
+def _bound_text(found: Steady) -> str:
+    """What takes most of a pass; the two largest parts, if none takes half of it."""
+    shares = {name: n / found.seconds for name, n in found.parts.__dict__.items()}
+    largest = sorted(shares, key=lambda name: -shares[name])[:2]
+    first, second = (f"{BOUND_BY[name]} {100 * shares[name]:.0f} %" for name in largest)
+    bound = shares[largest[0]] >= 0.5
+    return f"bound by {first} of it" if bound else f"longest: {first} of it, {second}"
 
 
 _QUANTITIES = {
@@ -168,7 +177,8 @@ def _blocks(found: ServingPlan, name: str) -> str:
         return ""
     taken = found.server.cache_bytes(found.users_of_replica)
     blocks = f"in blocks of {found.server.serve.block_size} tokens"
-    return f" {blocks}; {bytes_text(taken)} for the users' full contexts"
+    room = f"room for {found.cache_tokens:,} tokens of {bytes_text(found.token_bytes)}"
+    return f" {blocks}, {room}; {bytes_text(taken)} for the users' full contexts"
 
 
 def _left_out(found: ServingPlan) -> Iterator[Line]:

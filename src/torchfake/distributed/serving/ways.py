@@ -21,6 +21,7 @@ from torchfake.distributed.serving.offers import (
     Offer,
     ServingSearch,
     by_cost,
+    cost,
 )
 from torchfake.distributed.serving.remedies import narrower
 from torchfake.distributed.serving.serve import Question
@@ -140,15 +141,26 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
             return answer.hourly is None or (offer.hourly or math.inf) < answer.hourly
 
         each = [*_meeting(_in_fewer_bits(fewer, question), tried, is_cheaper)]
-        best = sorted(each, key=lambda change: by_cost(change[1]))[:1]
-        return replace(found, remedies=(*best, *(one for one in each[:1] if one is not best[0])))
+        return replace(found, remedies=_first_and_best(each))
     more = replace(ways, most={kind: MORE_GPUS * n for kind, n in ways.most.items()})
     narrow = _in_fewer_bits(more, question)
     both = ((f"{text} and more GPUs", on, asked) for text, on, asked in narrow)
     either = (_in_fewer_bits(ways, question), [("more GPUs", more, question)])
     remedies = [one for changes in either for one in islice(_meeting(changes, tried), 1)]
-    remedies = remedies or [*islice(_meeting(both, tried), 1)]
+    known = min((cost(offer) for _, offer in remedies), default=math.inf)
+    if cheaper := [one for one in _meeting(both, tried) if cost(one[1]) < known]:
+        remedies.append(min(cheaper, key=_cost_of_change))
     return replace(found, remedies=tuple(remedies), failed=() if remedies else tuple(tried))
+
+
+def _first_and_best(changes: list[tuple[str, Offer]]) -> tuple[tuple[str, Offer], ...]:
+    """Of changes in the order of what they lose: the one that costs least, and the first."""
+    best = min(changes, key=_cost_of_change, default=None)
+    return () if best is None else (best, *(one for one in changes[:1] if one is not best))
+
+
+def _cost_of_change(change: tuple[str, Offer]) -> float:
+    return cost(change[1])
 
 
 def _meeting(

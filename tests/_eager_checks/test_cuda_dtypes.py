@@ -54,6 +54,38 @@ def test_dtypes_that_cuda_refuses(text: str, dtype: torch.dtype, run: Any) -> No
     assert "cpu" not in str(caught.value).lower()
 
 
+HALF = torch.float16
+MIXED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "result type ComplexFloat can't be cast": lambda x: x.add_(1j),
+    "value cannot be converted to type float": lambda x: x.__setitem__(0, 1j),
+    "masked_fill_ only supports boolean masks": lambda x: x.masked_fill(x.long(), 0),
+    "Index put requires the source and destination dtypes match": lambda x: x.index_put_(
+        (torch.zeros(2, dtype=torch.int64, device="cuda"),), x.to(HALF)
+    ),
+    "self and source expected to have the same dtype": lambda x: x.put_(x.long(), x.to(HALF)),
+    "expected m1 and m2 to have the same dtype": lambda x: x @ x.to(HALF),
+    "Found dtype Half but expected Float": lambda x: F.binary_cross_entropy(x, x.to(HALF)),
+    "expected scalar type Float but found Half": lambda x: F.conv1d(x[None], x[None].to(HALF)),
+}
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("text", MIXED)
+def test_dtypes_that_code_for_all_devices_compares(text: str) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        MIXED[text](matrix(torch.float32))
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
+def test_dtypes_that_cuda_saves_for_backward(dtype: torch.dtype) -> None:
+    x = matrix(dtype, 2, 3, 4).requires_grad_()
+    F.layer_norm(x, (4,), x[0, 0], x[0, 0]).sum().backward()
+    F.instance_norm(x, weight=x[0, :, 0]).sum().backward()
+    F.batch_norm(x, None, None, torch.ones(3, device="cuda"), training=True).sum().backward()
+    F.group_norm(x, 1).sum().backward()
+
+
 ACCEPTED: list[tuple[torch.dtype, Callable[[torch.Tensor], Any]]] = [
     (torch.bool, torch.abs),
     (torch.bool, torch.trace),

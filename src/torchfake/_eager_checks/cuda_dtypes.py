@@ -1,5 +1,5 @@
-"""Operators without a kernel on CUDA, and dtypes that its kernels refuse: which follow from the
-CPU's kernels, and which do not.
+"""Operators without a kernel on CUDA, and dtypes that it refuses: which follow from the CPU's
+kernels, and which do not.
 
 Input: a call on fake CUDA, and the error of the CPU's kernel for its dtypes. Output: nothing, or an
 error as CUDA's. Invariant: a call that CUDA accepts is accepted. Calls of other dtypes than these
@@ -74,11 +74,25 @@ _OF_LIBRARIES = re.compile(
 
 
 def is_like_cpu(call: Call) -> bool:
-    """Whether CUDA refuses a call for its dtypes if the CPU does."""
+    """Whether CUDA refuses a call for its dtypes if a kernel of the CPU does."""
     packet, dtypes = call.traits.packet, {t.dtype for t in call.tensors}
     if not dtypes or packet in _ONLY_ON_CUDA:
         return False
     return dtypes <= _ALIKE or _OF_LIBRARIES.match(packet) is not None
+
+
+_SAVED_IN_OTHER_DTYPES = re.compile(
+    r"aten::\w*(norm\w*_backward|scaled|_int[48]|mixed_dtypes|quant)"
+)
+"""Operators that CUDA gives other dtypes than the CPU: what a norm has saved, scales of weights."""
+
+
+def is_mixed(call: Call) -> bool:
+    """Whether a call has arguments of several dtypes, which code for all devices compares."""
+    if _SAVED_IN_OTHER_DTYPES.match(call.traits.packet):
+        return False
+    numbers = (*call.args, *call.kwargs.values())
+    return len({t.dtype for t in call.tensors}) > 1 or complex in map(type, numbers)
 
 
 _KERNELS = {
@@ -99,7 +113,7 @@ _KERNELS = {
 def check_integers(call: Call) -> None:
     """Refuse integers where the CPU takes some: in products and in pooling."""
     kernel = _KERNELS.get(call.traits.packet.removeprefix("aten::").removesuffix("_"))
-    dtype = call.tensors[0].dtype
+    dtype = call.tensors[0].dtype if call.tensors else None
     if kernel is not None and dtype in _INTEGERS and all(t.numel() for t in call.tensors):
         raise NotImplementedError(f'"{kernel}" {NO_DTYPE}{scalar_type(dtype)}\'')
 
@@ -110,8 +124,12 @@ _NAMES_CPU = re.compile("cpu|mkldnn|onednn|lapack", re.IGNORECASE)
 
 
 def raise_for_cuda(call: Call, error: Exception) -> None:
-    """Raise the CPU's error as CUDA's, unless it is of the CPU alone."""
+    """Raise the CPU's error as CUDA's, unless it is of the CPU alone: that it names, or a kernel's
+    for dtypes that CUDA's has.
+    """
     lacking = _LACKING.search(str(error))
+    if lacking is not None and not is_like_cpu(call):
+        return
     if lacking is not None:
         name = call.traits.packet.removeprefix("aten::")
         raise NotImplementedError(f'"{name}_cuda" {NO_DTYPE}{lacking[1]}\'') from None

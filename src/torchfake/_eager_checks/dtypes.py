@@ -64,12 +64,12 @@ def check_dtypes(func: Any, args: Args, kwargs: Kwargs) -> None:
     device = output_device(call)
     if device == devices.CPU:
         _try_kernel(call)
-    elif device.type == "cuda" and cuda_dtypes.is_like_cpu(call):
+    elif device.type == "cuda" and (cuda_dtypes.is_like_cpu(call) or cuda_dtypes.is_mixed(call)):
         check_cuda_dtypes(call)
 
 
 def check_cuda_dtypes(call: Call) -> None:
-    """Refuse dtypes of a call on CUDA, of which most are those that the CPU's kernel refuses."""
+    """Refuse dtypes of a call on CUDA, of which most are those that the CPU refuses."""
     cuda_dtypes.check_integers(call)
     try:
         _try_kernel(call)

@@ -394,10 +394,10 @@ def published(session: nox.Session) -> None:
     and docs/serving.md.
     """
     install(session, CHECKED_TORCH)
+    session.run("python", "-m", "tests.published.serving")
     session.install("-r", "tests/ecosystem/training/requirements.txt", "bitsandbytes==0.50.2")
     session.install("--no-deps", "-r", "tests/ecosystem/training/without_dependencies.txt")
     session.run("python", "-m", "tests.published.run", *session.posargs)
-    session.run("python", "-m", "tests.published.serving")
 
 
 @nox.session

@@ -106,7 +106,7 @@ def test_a_module_of_ones_own(run: Run, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("--mesh dp=8,tp=4 --gpus 64", "--mesh dp=8,tp=4 has 32 ranks, and --gpus is 64: tp=4 leaves dp=16"),
-        ("--mesh tp=3 --gpus 64", "--mesh tp=3 has 3 ranks, and --gpus is 64, which 3 do not divide: give another --gpus or --mesh"),
+        ("--mesh tp=3 --gpus 64", "--mesh tp=3 has 3 ranks, and --gpus is 64, no multiple of 3: sizes multiply; give another --gpus or --mesh"),
         ("--mesh dp:8", "--mesh 'dp:8' is not of the form dp=8,tp=8"),
         ("--mesh dq=8", "the mesh has an axis 'dq': dp shards (FSDP2), replicate copies (HSDP, DDP), tp splits tensors, cp sequences, ep experts, pp layers into stages"),
         ("--mesh pp=8 --accumulate 4", "Schedule1F1B on 8 ranks takes 8 micro-batches or more, not 4: give microbatches=8 (--accumulate 8), or the schedule gpipe"),

@@ -14,6 +14,7 @@ from tests.distributed import sharded_models as models
 from torchfake import estimate, fake_mode
 from torchfake.distributed import Links, Plan, plan, plan_target
 from torchfake.distributed.layout import Layout
+from torchfake.errors import InputsError
 
 
 class Layers(nn.Module):
@@ -152,3 +153,31 @@ def test_a_ring_has_the_model_flops_of_one_gpu() -> None:
     ]
     one, *rings = [each.plan.model_flops * each.plan.layout.num_ranks for each in found]
     assert rings == [one, one]
+
+
+def test_a_plan_over_nodes_names_the_network_of_its_time() -> None:
+    within, usual = planned(65536), planned(65536, 16)
+    assert within.network_gbits is None
+    assert "network" not in str(within)
+    assert usual.to_dict()["network_gbits"] == 400
+    assert ", with 400 Gb/s of network for each GPU)" in str(usual).splitlines()[0]
+    assert re.search("  network +400 Gb/s for each GPU, between nodes of 8\n", str(usual))
+    assert "models with such inputs" in str(usual)
+    slow = planned(65536, 16, links=Links(450e9, 12.5e9 / 8, 8))
+    assert slow.step_seconds > usual.step_seconds  # type: ignore[operator]
+    assert "(error not known, with 12.5 Gb/s of network for each GPU)" in str(slow).splitlines()[0]
+    assert "not known: training of models on such a network" in str(slow)
+
+
+def test_a_network_in_gigabits() -> None:
+    sizes = "hidden_size=512", "intermediate_size=1024", "num_hidden_layers=2", "vocab_size=1000"
+    sizes = *sizes, "num_attention_heads=8", "num_key_value_heads=8"
+    given = {"gpus": 16, "seq": 4096, "micro_batch": 16, "gpu": "h100-80gb", "overrides": sizes}
+    usual, slow = (
+        plan_target("transformers:LlamaForCausalLM", **given, network=n)  # type: ignore[arg-type]
+        for n in (None, 1)
+    )
+    assert (usual.plan.network_gbits, slow.plan.network_gbits) == (400, 1)
+    assert slow.step_seconds > usual.step_seconds  # type: ignore[operator]
+    with pytest.raises(InputsError, match="network=0 is not a number of Gb/s above 0"):
+        plan_target("transformers:LlamaForCausalLM", **given, network=0)  # type: ignore[arg-type]

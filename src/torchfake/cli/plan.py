@@ -23,6 +23,10 @@ EachGpu = Annotated[
     str | None,
     GPU(f"Type of the GPUs. [default: {DEFAULT_PROFILE}]", autocompletion=options.complete_gpu),
 ]
+Network = Annotated[
+    float | None,
+    GPU("Bandwidth between nodes of 8, in Gb/s for each GPU. [default: 400]", metavar="GBITS"),
+]
 Mesh = Annotated[
     str | None,
     LAYOUT(
@@ -106,7 +110,7 @@ Searches = Annotated[
 
 _OF_ANY_LAYOUT = (
     "gpus", "seq", "batch", "precision", "optimizer", "zero", "engine", "answer", "allocator",
-    "weights", "lora",
+    "weights", "lora", "network",
 )  # fmt: skip
 _OF_ONE_LAYOUT = (
     "mesh", "micro_batch", "accumulate", "offload", "sequence_parallel", "schedule", "checkpoint",
@@ -118,6 +122,7 @@ def plan_command(
     target: options.Target,
     gpus: Gpus = None,
     gpu: EachGpu = None,
+    network: Network = None,
     mesh: Mesh = None,
     seq: options.Seq = None,
     batch: GlobalBatch = None,

@@ -27,7 +27,7 @@ from torchfake.inspect.memory.estimate_record import Estimate, Peak
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.records.record import Record, data_frame
-from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.collectives import Links, gpus_per_node, network_gbits
 from torchfake.inspect.timing.hardware import peak_text, utilization
 from torchfake.inspect.timing.schedule import Schedule
 from torchfake.inspect.timing.slow_products import schedule_to_dict
@@ -200,6 +200,13 @@ class Plan(Record):
         return trains and not any(found.traffic for found in self.by_ranks)
 
     @property
+    def network_gbits(self) -> float | None:
+        """Gb/s of each GPU between nodes, of which the time of messages follows; None in a node."""
+        if self.gpu is None or self.layout.num_ranks <= gpus_per_node(self.links):
+            return None
+        return network_gbits(self.links)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the plan lacks: an exchange of gradients."""
         if self.job is None or not self.sends_nothing:
@@ -249,6 +256,7 @@ class Plan(Record):
             "peak_rank": self.peak_rank,
             "peak_bytes": self.peak_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
+            "network_gbits": self.network_gbits,
             "step_seconds": self.step_seconds,
             "step_seconds_at_least": self.step_seconds_at_least,
             "mfu": self.mfu,

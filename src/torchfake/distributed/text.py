@@ -29,7 +29,8 @@ from torchfake.inspect.show.step_time import (
     seconds_in_short,
 )
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
-from torchfake.inspect.timing.compared import error_in_short, error_text
+from torchfake.inspect.timing.collectives import gpus_per_node, network_gbits
+from torchfake.inspect.timing.compared import ON_SUCH_NETWORKS, error_in_short, error_text
 from torchfake.inspect.timing.hardware import why_untimed
 
 _CATEGORIES = {
@@ -86,7 +87,7 @@ _MAX_ROWS = 12
 def _(found: Plan, *, depth: int | None = None) -> list[Block]:
     flops = ("  model FLOPs", mfu_text(found))
     error = ("  error", plan_error_text(found))
-    time = ("step time", step_text(found)), error, *faster_in(found), flops
+    time = ("step time", step_text(found)), error, network_line(found), *faster_in(found), flops
     return plan_blocks(found, [verdict_on_plan(found), *plan_lines(found, time)])
 
 
@@ -138,6 +139,8 @@ def time_in_short(plan: Plan) -> str:
         return ""
     compared = compared_as(plan.mode, plan.schedule)
     error = error_in_short(plan.gpu, _kind_of(plan), **compared)
+    if plan.network_gbits is not None:
+        error += f", with {plan.network_gbits:g} Gb/s of network for each GPU"
     return seconds_in_short(seconds, each, error, plan.is_lower_bound)
 
 
@@ -148,9 +151,20 @@ def plan_error_text(plan: Plan) -> str:
     return error_text(plan.gpu, _kind_of(plan), **compared_as(plan.mode, plan.schedule))
 
 
+def network_line(plan: Plan) -> Line:
+    """The network between nodes, which nobody may have named."""
+    if plan.network_gbits is None or plan.time is None:
+        return "  network", ""
+    per_node = gpus_per_node(plan.links)
+    return "  network", f"{plan.network_gbits:g} Gb/s for each GPU, between nodes of {per_node}"
+
+
 def _kind_of(plan: Plan) -> str:
-    """The kind of model, by the inputs of rank 0, which is in the first stage of a pipeline."""
-    return kind_of(plan.by_ranks[0].estimate)
+    """The kind of model, by the inputs of rank 0, which is in the first stage of a pipeline; of
+    plans on another network than those that were compared, none that was.
+    """
+    is_usual = plan.network_gbits in (None, network_gbits(None))
+    return kind_of(plan.by_ranks[0].estimate) if is_usual else ON_SUCH_NETWORKS
 
 
 def plan_lines(plan: Plan, time: Iterable[Line] = ()) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.distributed.serving.simulated import Simulation
+from tests.distributed.serving.test_serve import served
 from torchfake.distributed import serve
 from torchfake.distributed.passes.loads import Request, reading_seconds, static_batch, steady
 from torchfake.distributed.passes.pass_time import Load, PassTime
@@ -106,3 +107,17 @@ def test_more_users_give_more_tokens_and_slower_ones(server: Server) -> None:
 def test_answers_of_one_token_are_read_only(server: Server) -> None:
     found = steady(server.time_of, 8, Request(512, 1), MOST)
     assert found.tokens_per_second == pytest.approx(8 / found.first_token_seconds, rel=0.01)
+
+
+def test_a_prompt_takes_no_less_than_alone() -> None:
+    """Stages compute side by side for others, and one after the other for a prompt."""
+    found = [steady(_of_tokens, 2, Request(100, 50), 1000, 1, alone) for alone in (0, 500)]
+    more = found[1].first_token_seconds - found[0].first_token_seconds
+    assert more == pytest.approx(500 - 102, rel=0.05)
+
+
+def test_first_tokens_of_a_pipeline_grow_with_its_users() -> None:
+    plan = served(mesh="pp=2", suggests=False)
+    found = [plan.with_users(n).first_token_seconds for n in (1, 8, 64, 256)]
+    assert found == sorted({*found})
+    assert found[0] == pytest.approx(plan.first_token_seconds)

@@ -92,11 +92,28 @@ def test_what_is_nearest_is_the_most_users_that_meet_the_limits() -> None:
     (offer,) = searched(**alone).offers
     (_, first), (users, second), (_, third), *_ = offer.plan.by_users
     assert first.seconds < second.seconds < third.seconds
-    limited = searched(**alone, tpot=(second.seconds + third.seconds) / 2)
+    limit = (second.seconds + third.seconds) / 2
+    limited = searched(**alone, tpot=limit)
     assert not limited.fits
     assert limited.nearest is not None
-    assert limited.nearest[0] == users
-    assert f"{users} users on 1 x h100-80gb" in str(limited).split("nearest tried  ")[1]
+    most, nearest = limited.nearest
+    assert most > users  # not one of those that tables show
+    within, beyond = (nearest.plan.with_users(n).seconds for n in (most, most + 1))
+    assert within <= limit < beyond
+    assert f"{most} users on 1 x h100-80gb" in str(limited).split("nearest tried  ")[1]
+
+
+def test_an_answer_says_how_many_users_are_served_in_time() -> None:
+    limit = 1.2 * served().with_users(100).seconds
+    found = searched(users=100, tpot=limit)
+    assert found.answer is not None
+    plan, most = found.answer.plan, found.limits.most_users(found.answer.plan)
+    within, beyond = (plan.with_users(n).seconds for n in (most, most + 1))
+    assert within <= limit < beyond
+    first = str(found).splitlines()[0]
+    assert first.endswith(f", each token within {seconds_text(limit)}, at most {most:,} users so")
+    assert "in time" in str(found)
+    assert "in time" not in str(searched(users=100))
 
 
 def test_without_prices_other_types_with_as_few_gpus_are_named() -> None:
@@ -222,7 +239,7 @@ def test_on_a_phone_whether_it_fits_and_the_price_stay(found: ServingSearch) -> 
     names = [ways.columns[i].name for i in on_phone.shown]
     assert names == ["GPUs", "each token", "fits", "price/hour"]
     assert {"weights", "layout", "first token"} == {ways.columns[i].name for i in on_phone.under}
-    assert on_phone.left_out == ["price/1M", "each GPU", "most users"]
+    assert on_phone.left_out == ["price/1M", "each GPU", "in memory"]
 
 
 def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch) -> None:
@@ -302,7 +319,8 @@ def test_json_has_the_best(found: ServingSearch) -> None:
         ({"tpot": -1}, "tpot=-1"),
         ({"gpus": 0}, "gpus=0"),
         ({"gpu": {"h100-80gb": 0}}, "gpu has 0 of 'h100-80gb'"),
-        ({"prices": {"b200": 1.0}}, "price of 'b200'"),
+        ({"prices": {"b200": 1.0}}, "price is given of 'b200', and no such GPU is tried"),
+        ({"tpot": 30}, "tpot=0.0333"),
         ({"prices": {"h100": 0.0}}, "price of h100"),
         ({"weights": ["fp8", "fp7"]}, "fp7"),
     ],

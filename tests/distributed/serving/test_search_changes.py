@@ -43,7 +43,8 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     formats = "weights in bf16, fp8, int8 or awq, caches in the model's dtype or fp8"
     assert f"  else         nor does one on up to 4 times the GPUs, with {formats}\n" in text
     assert f" nearest, with {change}: 8 x " in text
-    assert " in memory  misses" in text
+    assert " in time " in text
+    assert " fits  misses" in text
     assert none.to_dict()["almost"]["change"] == change
 
 
@@ -55,7 +56,8 @@ def test_its_page_shows_what_comes_nearest_and_by_how_much() -> None:
     assert page.cards["GPUs, nearest of those tried"].startswith(f"{none.closest.num_gpus} x ")
     above = html_page([none]).split("<main>")[0]
     assert "<p>Nor does one on up to 4 times the GPUs, " in above
-    assert "<p>Nearest, with --weights awq --cache-dtype fp8 and more GPUs: 8 x " in above
+    options = '--weights awq <span class="flag">--cache-dtype</span> fp8'
+    assert f"<p>Nearest, with {options} and more GPUs: 8 x " in above
 
 
 def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
@@ -68,7 +70,8 @@ def test_fewer_bits_with_which_fewer_gpus_do_are_named() -> None:
     assert (change, offer.num_gpus) == ("--cache-dtype fp8", 1)
     assert "fewer GPUs  --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in str(found)
     above = html_page([found]).split("<main>")[0]
-    assert "<p>Fewer GPUs with --cache-dtype fp8: 1 x h100-80gb in bf16, cache in fp8" in above
+    option = '<span class="flag">--cache-dtype</span> fp8'
+    assert f"<p>Fewer GPUs with {option}: 1 x h100-80gb in bf16, cache in fp8" in above
     assert searched(**given, users=1).remedies == ()
 
 
@@ -88,7 +91,7 @@ def test_the_cheapest_change_is_named_beside_the_least_one() -> None:
     less = "2.50 with --weights awq --cache-dtype fp8"
     assert f"; least by the hour and by the token, with weights in bf16 ({less}); " in first
     above = html_page([found]).split("<main>")[0]
-    assert above.count("<p>Cheaper with --") == 2
+    assert above.count("<p>Cheaper with ") == 2
 
 
 def test_of_fewer_bits_with_prices_only_what_is_cheaper_is_named() -> None:

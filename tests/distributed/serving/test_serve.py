@@ -13,6 +13,7 @@ from torchfake.distributed.passes.capacity import SAMPLER_BYTES
 from torchfake.distributed.serving.curve import labels_of
 from torchfake.errors import DeviceError, InputsError, TargetError
 from torchfake.inspect.records.record import drawn_as
+from torchfake.inspect.records.units import seconds_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -163,7 +164,10 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         numbers.append(tried.server.axes.num_ranks)
         more = f" on {numbers[-1]} GPUs" * ("mesh" in asked)
         lengths = f"at their average length, {full:,} with full contexts"
-        assert serves == f"{average:,} users {lengths}{more}"
+        assert tried.steady is not None
+        first, each = tried.steady.first_token_seconds, tried.steady.seconds
+        times = f"first token {seconds_text(first)}, each token {seconds_text(each)}"
+        assert serves == f"{average:,} users {lengths}{more}: {times}"
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers
 
@@ -175,7 +179,7 @@ def test_changes_are_combined_where_none_alone_suffices() -> None:
     cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
     found = served(users=users, utilization=0.0059)
-    assert found.remedy.endswith(" with full contexts")
+    assert " with full contexts: first token " in found.remedy
     assert "--weights fp8 --cache-dtype fp8, which serves " in found.remedy
 
 

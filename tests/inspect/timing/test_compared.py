@@ -17,6 +17,7 @@ from torchfake.inspect.timing.compared import (
     COMPARISONS,
     IMAGES,
     LANGUAGE,
+    MIXTURES,
     OTHERS,
     Comparison,
     error_text,
@@ -47,6 +48,18 @@ def test_the_error_of_adapters_is_that_of_the_page() -> None:
     half, most = (float(cell) for cell in re.findall(r"([\d.]+) %", row))
     (said,) = (each for each in COMPARISONS if "l40s-48gb" in each.gpus)
     assert (said.half, said.most) == (math.ceil(half), math.ceil(most))
+
+
+def test_mixtures_of_experts_were_compared_with_nothing() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    with fake_mode():
+        model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=4, vocab_size=99))
+        tokens = torch.ones(1, 16, dtype=torch.int64)
+    assert kind_of(estimate(model, tokens)) == MIXTURES
+    text = error_text(profiles()["h100-80gb"], MIXTURES, is_training=True)
+    assert text.startswith("not known: training of mixtures of experts on this GPU")
 
 
 def test_what_was_compared_with_nothing_says_so() -> None:

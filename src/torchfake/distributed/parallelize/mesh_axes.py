@@ -190,7 +190,7 @@ def parse_mesh(text: str | None, gpus: int | None) -> MeshAxes:
     named = ",".join(f"{name}={size}" for name, size in axes.sizes.items() if name != axes.shard)
     left = f": {named or 'the rest'} leaves {axes.shard or 'dp'}={rest}" if rest is not None else ""
     if rest is None:
-        left = f", which {others} do not divide: give another --gpus or --mesh"
+        left = f", no multiple of {others}: sizes multiply; give another --gpus or --mesh"
     raise InputsError(f"--mesh {text} has {axes.num_ranks} ranks, and --gpus is {gpus}{left}")
 
 

@@ -13,7 +13,7 @@ from torchfake.distributed.search.extrapolation import MARGIN
 from torchfake.distributed.search.search import Search
 from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.target_plans.text import SHORT_PRECISIONS, rate_text
-from torchfake.distributed.text import time_in_short
+from torchfake.distributed.text import network_line, time_in_short
 from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
@@ -87,6 +87,7 @@ def _answers(found: Search) -> Iterator[Line]:
         layout = _layout(found.fastest, found.usable_bytes)
         yield "fastest" if is_timed else "fits", f"{layout}{_step(found)}"
         yield "step time", why_untimed(found.gpu)
+        yield network_line(found.fastest.plan)
     if found.verdict == "tight":
         yield "with room", [_row_text(row) for row in found.pareto if row.verdict == "yes"][:1]
     if found.cheapest is not None and found.cheapest is not found.fastest:

@@ -19,8 +19,8 @@ from torchfake.inspect.timing.hardware import name_of
 
 LEFT_OUT = (
     "prefix sharing, speculative decoding, and prefill on GPUs of its own",
-    "the way to the users, tokenization, and bursts: requests arrive as others end, and times are "
-    "means, of which percentiles are longer",
+    "the network to users, tokenization, and bursts: requests arrive as others end; times are "
+    "means, and percentiles are longer",
 )
 """What real engines do, or wait for, and no figure contains."""
 

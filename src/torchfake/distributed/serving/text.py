@@ -13,6 +13,7 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
 from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table
+from torchfake.inspect.timing.collectives import gpus_per_node, network_gbits
 
 BOUND_BY = {
     "weights": "reading weights",
@@ -82,9 +83,8 @@ def _bound_text(found: Steady) -> str:
     """What takes most of a pass; the two largest parts, if none takes half of it."""
     shares = {name: n / found.seconds for name, n in found.parts.__dict__.items()}
     largest = sorted(shares, key=lambda name: -shares[name])[:2]
-    first, second = (f"{BOUND_BY[name]} {100 * shares[name]:.0f} %" for name in largest)
-    bound = shares[largest[0]] >= 0.5
-    return f"bound by {first} of it" if bound else f"longest: {first} of it, {second}"
+    first, second = (f"{BOUND_BY[name]}, {100 * shares[name]:.0f} % of it" for name in largest)
+    return f"bound by {first}" if shares[largest[0]] >= 0.5 else f"mostly {first}, and {second}"
 
 
 _QUANTITIES = {
@@ -150,7 +150,11 @@ def formats_text(found: ServingPlan) -> str:
 def _layout(found: ServingPlan) -> Iterator[Line]:
     sizes = larger(found.server.axes.sizes)
     if sizes:
-        yield "layout", " x ".join(f"{name} {size}" for name, size in sizes.items())
+        links = found.server.machine.links
+        gbits, per_node = network_gbits(links), gpus_per_node(links)
+        between = f"; {gbits:g} Gb/s for each GPU between nodes of {per_node}"
+        layout = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        yield "layout", layout + between * (found.server.num_gpus > per_node)
 
 
 def _memory(found: ServingPlan) -> Iterator[Line]:

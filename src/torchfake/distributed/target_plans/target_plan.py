@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torchfake._core import gpu_profiles
+from torchfake._core.arguments import is_number_above_0
 from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.parallelize.mesh_axes import axes_of
 from torchfake.distributed.plan import Plan, plan
@@ -40,11 +42,14 @@ from torchfake.distributed.target_plans.notes import (
     padding_of,
 )
 from torchfake.distributed.target_plans.remedies import with_remedy
+from torchfake.errors import InputsError
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.steps.step import NO_OPTIMIZER
 from torchfake.inspect.targets.build import build, construct
 from torchfake.inspect.targets.resolve import resolve
+from torchfake.inspect.timing.collectives import Links
+from torchfake.inspect.timing.hardware import hardware_of
 
 _DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_RUN = 2
@@ -176,6 +181,7 @@ def plan_target(
     inputs: str | Sequence[str] | None = None,
     answer: str | None = None,
     allocator: str | None = None,
+    network: float | None = None,
     sequence_parallel: bool = False,
     schedule: str | None = None,
     engine: str = "fsdp2",
@@ -212,6 +218,7 @@ def plan_target(
             if `batch` or `micro_batch` is given.
         answer: supplies unknown values: ``"typical"``.
         allocator: options of CUDA's caching allocator.
+        network: the bandwidth between nodes in Gb/s for each GPU, by default 400.
         sequence_parallel: also split the sequence along ``tp``, as for :class:`Strategy`.
         schedule: the pipeline schedule, as for :class:`Strategy`; its micro-batches are those of
             the step.
@@ -272,6 +279,7 @@ def plan_target(
             gpu=gpu,
             answer=answer,
             allocator=allocator,
+            links=_links(gpu, network),
         )
     planned = TargetPlan(
         target=text,
@@ -297,6 +305,16 @@ def plan_target(
 
     found_with_remedy: TargetPlan = with_remedy(planned, plan_with, padding.remedies)
     return found_with_remedy
+
+
+def _links(gpu: str | CudaProfile, network: float | None) -> Links | None:
+    """The links between ranks if a bandwidth between nodes is given; None: the usual ones."""
+    if network is None:
+        return None
+    if not is_number_above_0(network):
+        raise InputsError(f"network={network!r} is not a number of Gb/s above 0")
+    hardware = hardware_of(gpu_profiles.profile(gpu))
+    return None if hardware is None else Links(hardware.link_bytes, network * 1e9 / 8)
 
 
 def _optimizer(strategy: Strategy, name: str) -> Any:

@@ -14,6 +14,7 @@ from torchfake.distributed.target_plans.target_plan import TargetPlan
 from torchfake.distributed.text import (
     faster_in,
     mfu_text,
+    network_line,
     plan_blocks,
     plan_error_text,
     plan_lines,
@@ -71,6 +72,7 @@ def _time(found: TargetPlan) -> Iterator[Line]:
     if found.time is None:
         return
     yield "  error", plan_error_text(found.plan)
+    yield network_line(found.plan)
     yield from faster_in(found.plan)
     at_most = "at most " * found.plan.is_lower_bound
     mfu = mfu_text(found.plan)

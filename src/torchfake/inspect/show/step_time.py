@@ -17,7 +17,12 @@ from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import seconds_text, short_name
 from torchfake.inspect.show.rows import Line
-from torchfake.inspect.timing.compared import error_in_short, error_text, kind_of_model
+from torchfake.inspect.timing.compared import (
+    MIXTURES,
+    error_in_short,
+    error_text,
+    kind_of_model,
+)
 from torchfake.inspect.timing.hardware import why_untimed
 from torchfake.inspect.timing.schedule import GenerationTime, Schedule
 from torchfake.inspect.timing.slow_products import worthwhile
@@ -92,7 +97,9 @@ def compared_as(mode: str, schedule: Schedule | None) -> dict[str, bool]:
 
 
 def kind_of(found: Estimate) -> str:
-    """The kind of model, by its inputs, as docs/time.md gives the error of times."""
+    """The kind of model, by its experts and inputs, as docs/time.md gives the error of times."""
+    if found.active is not None:
+        return MIXTURES
     inputs = found.subject.held_by_inputs
     return kind_of_model(each for each in inputs if not isinstance(each, nn.Parameter))
 

@@ -24,12 +24,21 @@ _NETWORK_SHARE = 0.85
 _TO_ONE_RANK = ("permute", "send", "recv")
 
 
+NETWORK_BYTES = 50e9
+"""A port of 400 Gb/s for each GPU, as in NVIDIA's DGX H100."""
+
+
 class Links(NamedTuple):
     """The links between ranks, in bytes/s per GPU and direction."""
 
     link_bytes: float  # in a node
-    network_bytes: float = 50e9  # between nodes: a port of 400 Gb/s, as in NVIDIA's DGX H100
+    network_bytes: float = NETWORK_BYTES  # between nodes
     gpus_per_node: int = GPUS_PER_NODE
+
+
+def network_gbits(links: Links | None) -> float:
+    """Gb/s of each GPU between nodes."""
+    return 8e-9 * (NETWORK_BYTES if links is None else links.network_bytes)
 
 
 def gpus_per_node(links: Links | None) -> int:

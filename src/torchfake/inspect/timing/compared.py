@@ -16,6 +16,7 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.timing.hardware import name_of
 
 LANGUAGE, IMAGES, OTHERS = "language models", "models of images", "models with such inputs"
+MIXTURES, ON_SUCH_NETWORKS = "mixtures of experts", "models on such a network"
 """The kinds of models."""
 
 

@@ -53,9 +53,10 @@ def test_the_error_of_adapters_is_that_of_the_page() -> None:
 def test_mixtures_of_experts_were_compared_with_nothing() -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 99}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     with fake_mode():
-        model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=4, vocab_size=99))
+        model = MixtralForCausalLM(MixtralConfig(**sizes, **heads))
         tokens = torch.ones(1, 16, dtype=torch.int64)
     assert kind_of(estimate(model, tokens)) == MIXTURES
     text = error_text(profiles()["h100-80gb"], MIXTURES, is_training=True)

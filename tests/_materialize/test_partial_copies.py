@@ -136,7 +136,7 @@ def test_copies_share_memory_whatever_was_real(mode: Any, make: Any, way: str) -
     original = make()
     expected = _described(WAYS[way](original)), _described(original)
     numbers = range(len(list(_tensors(original))))
-    if make is _with_state:  # a real gradient of a deferred copy has the memory, not the identity
+    if make is _with_state:  # not the gradient, which is another object once real
         numbers = range(3) if way == "torch.save" else range(1)
     for chosen in (each for n in range(len(numbers) + 1) for each in combinations(numbers, n)):
         torch.manual_seed(0)

@@ -21,6 +21,8 @@ import torch
 from torch.utils.hooks import warn_if_has_hooks
 
 from torchfake._core import modes
+from torchfake._core.storage import Storage
+from torchfake._graph.deferred_storage import deferred_from_real
 from torchfake._tensor import known_values, torch_function
 from torchfake._tensor.fake_tensor import (
     FakeTensor,
@@ -28,6 +30,7 @@ from torchfake._tensor.fake_tensor import (
     new_fake,
     user_attributes,
 )
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import autograd, subclass
 from torchfake._torch.compiler import frames, higher_order
 
@@ -242,6 +245,41 @@ def _mark_parameter(fake: FakeTensor, is_parameter: bool) -> None:
 # Copies.
 
 
+def copied_storage(storage: Storage, memo: dict[Any, Any]) -> Storage:
+    """The copy of a storage in one deep copy. Memory that real tensors have too is copied once for
+    all of them, in the table where torch keeps its copies of memory.
+    """
+    copied: Storage | None = memo.get(id(storage))
+    if copied is not None:
+        return copied
+    deferred: Any = storage.deferred
+    with known_values.without_fake_mode():
+        if memory_of(storage) is None:
+            copied = storage.copy()
+        else:
+            copies, key = memo.setdefault("torch", {}), subclass.storage_key(deferred.real)
+            if modes.current() is not None and key not in copies:
+                copies[key] = storage.copy().untyped  # in a mode, copies of real tensors are fakes
+            copied = storage_on(copy.deepcopy(deferred.real, memo), storage.device, deferred.mark)
+    memo[id(storage)] = copied
+    return copied
+
+
+def memory_of(storage: Storage) -> torch.UntypedStorage | None:
+    """The memory of a deferred storage, which real tensors may have too; None if it has none."""
+    deferred: Any = storage.deferred
+    return None if deferred is None else deferred.real
+
+
+def storage_on(memory: torch.UntypedStorage, device: torch.device, mark: int) -> Storage:
+    """The storage of a fake storage object, or a deferred one on real memory."""
+    if isinstance(memory, FakeUntypedStorage):
+        return memory._fake_storage
+    storage = Storage(memory.nbytes(), device)
+    storage.deferred = deferred_from_real(memory, mark)
+    return storage
+
+
 def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
     """``FakeTensor.__deepcopy__``. Fakes that share a storage do so in the copy."""
     if not fake.is_leaf:
@@ -253,11 +291,7 @@ def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
         )
     if id(fake) in memo:
         return memo[id(fake)]  # type: ignore[no-any-return]
-    storage = memo.get(id(fake._fake_storage))
-    if storage is None:
-        with known_values.without_fake_mode():
-            storage = memo[id(fake._fake_storage)] = fake._fake_storage.copy()
-    copied = new_fake(fake._fake_meta, storage, type(fake))
+    copied = new_fake(fake._fake_meta, copied_storage(fake._fake_storage, memo), type(fake))
     with subclass.no_subclass_functions():
         if fake._fake_meta.conj or fake._fake_meta.neg:
             copied = copied.resolve_conj().resolve_neg()  # type: ignore[assignment]
@@ -271,6 +305,11 @@ def _deep_copy(fake: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
     for name, value in user_attributes(fake).items():
         attributes[name] = copy.deepcopy(value, memo)
     return copied
+
+
+def _copy_of_object(untyped: FakeUntypedStorage, memo: dict[Any, Any]) -> Any:
+    """``FakeUntypedStorage.__deepcopy__``: the storage of the copies of its tensors."""
+    return copied_storage(untyped._fake_storage, memo).untyped
 
 
 def _shallow_copy(fake: FakeTensor) -> FakeTensor:
@@ -294,6 +333,7 @@ FakeTensor.__new__ = staticmethod(_new)  # type: ignore[method-assign]
 FakeTensor.as_subclass = _as_subclass  # type: ignore[method-assign, assignment]
 FakeTensor.__copy__ = _shallow_copy  # type: ignore[attr-defined]
 FakeTensor.__deepcopy__ = _deep_copy  # type: ignore[assignment, method-assign]
+FakeUntypedStorage.__deepcopy__ = _copy_of_object  # type: ignore[assignment, method-assign]
 FakeTensor._is_param = property(_is_parameter, _mark_parameter)  # type: ignore[assignment]
 # A module asks each parameter several times: always True, by a function in C.
 FakeParameter._is_param = property(partial(is_not, None), _mark_parameter)  # type: ignore[assignment]

@@ -156,13 +156,6 @@ class FakeUntypedStorage(torch.UntypedStorage):
     def pin_memory(self, device: Any = None) -> Any:
         return self.as_tensor().pin_memory().untyped_storage()
 
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
-        storage = memo.get(id(self._fake_storage))  # shared with FakeTensor.__deepcopy__
-        if storage is None:
-            with known_values.without_fake_mode():
-                storage = memo[id(self._fake_storage)] = self._fake_storage.copy()
-        return storage.untyped
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         deferred: Any = self._fake_storage.deferred
         if deferred is None:

@@ -22,8 +22,9 @@ from torchfake._core.modes import ModeState
 from torchfake._core.storage import Storage
 from torchfake._patches.patch import Patch, replacing
 from torchfake._random import mt19937
-from torchfake._tensor.classes import fake_class
+from torchfake._tensor.classes import fake_class, storage_on
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, new_fake, rebind
+from torchfake._tensor.storages import FakeUntypedStorage
 from torchfake._torch import autograd, dispatcher, subclass
 
 
@@ -48,12 +49,9 @@ def _has_plain_memory(tensor: torch.Tensor) -> bool:
 
 
 def _copy_with_state(tensor: torch.Tensor, memo: dict[Any, Any], state: ModeState) -> FakeTensor:
-    key = subclass.storage_key(tensor.untyped_storage())
-    storages = memo.setdefault("torchfake", {})
-    if key not in storages:
-        storages[key] = _copied_storage(tensor, state)
+    storage = _copied_storage(tensor, memo.setdefault("torch", {}), state)
     record = metadata_of(tensor, tensor.device)
-    copied: Any = new_fake(record, storages[key], fake_class(type(tensor)))
+    copied: Any = new_fake(record, storage, fake_class(type(tensor)))
     with subclass.no_subclass_functions():
         if record.conj or record.neg:
             copied = copied.resolve_conj().resolve_neg()
@@ -67,13 +65,24 @@ def _copy_with_state(tensor: torch.Tensor, memo: dict[Any, Any], state: ModeStat
     return copied  # type: ignore[no-any-return]
 
 
-def _copied_storage(tensor: torch.Tensor, state: ModeState) -> Storage:
+def _copied_storage(tensor: torch.Tensor, copies: dict[int, Any], state: ModeState) -> Storage:
+    """The storage of the copy. In `copies`, torch's table, fakes with the same memory have theirs
+    (:func:`~torchfake._tensor.classes.copied_storage`).
+    """
+    key = subclass.storage_key(tensor.untyped_storage())
+    held = copies.get(key)
+    if isinstance(held, FakeUntypedStorage):
+        return held._fake_storage
     if not state.mark:
-        return fake_copy(tensor, known=True)._fake_storage
-    with dispatcher.as_eager():
-        all_bytes = flat_view(tensor.untyped_storage(), torch.uint8)
-    copied: Any = all_bytes.clone()
-    return copied._fake_storage  # type: ignore[no-any-return]
+        storage = fake_copy(tensor, known=True)._fake_storage
+    elif held is not None:  # of a storage object
+        storage = storage_on(held, tensor.device, state.mark)
+    else:
+        with dispatcher.as_eager():
+            all_bytes = flat_view(tensor.untyped_storage(), torch.uint8)
+        storage = all_bytes.clone()._fake_storage  # type: ignore[attr-defined]
+    copies[key] = storage.untyped
+    return storage
 
 
 def _reduce(original: Any) -> Any:

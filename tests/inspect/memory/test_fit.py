@@ -276,5 +276,5 @@ def test_a_name_is_answered_with_the_command_that_fits_it():
     line = "torchfake fit llama/ --batch 1 --seq 2048 --optimizer adamw --gpu h100-80gb"
     with pytest.raises(TypeError, match=f"{line}$"):
         fit("llama/", "h100", batch=1, seq=2048, optimizer="adamw")
-    with pytest.raises(TypeError, match="torchfake fit transformers:LlamaModel --train$"):
+    with pytest.raises(TypeError, match=r"torchfake fit transformers:LlamaModel --train$"):
         fit("LlamaModel", mode="training")

@@ -8,7 +8,6 @@ inputs are never run, written or recorded on.
 from __future__ import annotations
 
 import shlex
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

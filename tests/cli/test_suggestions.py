@@ -126,3 +126,50 @@ def test_all_gpus_are_named_by_leaving_them_out(run):
     code, out, _ = run("fit", *LLAMA, "--gpu", "all", "--serve", "8000000,users=64")
     assert code == 1
     assert all("--gpu" not in words for words in suggested(out))
+
+
+LARGE = (
+    "transformers:LlamaForCausalLM", "-c", "num_hidden_layers=12", "-c", "hidden_size=8192",
+    "--seq", "64", "--vary", "none",
+)  # fmt: skip
+
+
+def test_inference_in_fp32_is_first_tried_in_bf16(run):
+    code, out, _ = run("fit", *LARGE, "--gpu", "l4")
+    assert code == 1
+    first = suggested(out)[0]
+    assert first[first.index("--dtype") + 1] == "bf16"
+    assert run(*first)[0] == 0
+    assert not any("int4" in words for words in suggested(out))  # half the bits are enough
+
+
+def test_where_bf16_is_not_enough_it_is_combined_with_fewer_bits_or_a_larger_gpu(run):
+    code, out, _ = run("fit", *LARGE, "--gpu", "rtx3080")
+    assert code == 1
+    quantized, larger, same = suggested(out)
+    assert quantized[quantized.index("--dtype") + 1] == "bf16"
+    assert quantized[quantized.index("--weights") + 1] == "int4"
+    assert "--gpu" not in larger
+    assert larger[larger.index("--dtype") + 1] == "bf16"
+    assert "--gpu" not in same
+    assert "--dtype" not in same
+
+
+FRAGMENTED = ("--batch", "16", "--seq", "950", "--gpu", "t4", "-c", "vocab_size=500")
+
+
+def test_where_only_fragmentation_is_too_large_the_allocator_is_set_first(run):
+    options = (*FRAGMENTED, "--train", "--dtype", "bf16", "--vary", "none")
+    code, out, _ = run("fit", *LLAMA, *options)
+    assert code == 1
+    first = suggested(out)[0]
+    assert first[first.index("--allocator") + 1] == "expandable_segments:True"
+    assert run(*first)[0] == 0
+    _, out, _ = run("fit", *LLAMA, *options, "--allocator", "max_split_size_mb:512")
+    assert "expandable_segments" not in out
+
+
+def test_a_plan_sets_the_allocator_first(run):
+    code, out, _ = run("plan", *LLAMA, *FRAGMENTED, "--gpus", "1", "--precision", "bf16")
+    assert code == 1
+    assert re.search(r"(?m)^  try +--allocator expandable_segments:True, which (may fit|fits)", out)

@@ -48,9 +48,12 @@ def with_suggestions(fits: Fits | None, run: Any) -> Fits | None:
         return replace(fits, next_commands=())
     end = time.monotonic() + _MOST_SECONDS
     with progress("Trying"):
-        tried = fits.next_commands[fits.num_run :]
-        found = [text for command in tried for text in _helping(command, run, end)]
-    return replace(fits, next_commands=(*fits.next_commands[: fits.num_run], *found))
+        found = tuple(
+            text
+            for command in fits.next_commands
+            for text in ((command,) if command in fits.ran else _helping(command, run, end))
+        )
+    return replace(fits, next_commands=found)
 
 
 def _helping(command: str, run: Any, end: float) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""Commands that may fit where a step does not: a smaller batch, fewer users, smaller weights,
-adapters, other or more GPUs.
+"""Commands that may fit where a step does not: another setting of the allocator, half the bits, a
+smaller batch, fewer users, smaller weights, adapters, other or more GPUs.
 
 Input: a question, and the fits that answer it. Output: the fits with commands. Invariant: a command
 has all options of the user's that it can take; whether it fits is not known here.
@@ -26,6 +26,9 @@ from torchfake.inspect.serve import PAGED, Serve
 PREFILL = 2048
 """Tokens of a pass over long prompts, as in the help of ``--serve``."""
 
+EXPANDABLE = "expandable_segments:True"
+"""The allocator's setting that reserves least, for a step that would fit without fragmentation."""
+
 OF_WEIGHTS = ("parameters", "gradients", "optimizer state")
 """What smaller weights and adapters make smaller; no smaller batch and no checkpointing does."""
 
@@ -44,35 +47,70 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
     """
     if fits.fits:
         return fits
-    searched = [*_of_searched_size(fits, question)]
     named = ",".join(fit.gpu for fit in fits)
     are_few = len(fits) < len(usual_profiles())  # else the usual ones are named by no option
     gpus = ["--gpu", named, *question.profiles_options] if question.gpus and are_few else []
-    fitted = [
-        ["torchfake", "fit", *target, *words, *gpus]
-        for words in _changed(fits, dtype, question, searched)
-    ]
+
+    def fitted(asked: Question, dtype: str | None, on: Sequence[str] = gpus) -> str:
+        return shlex.join(["torchfake", "fit", *target, *words_of(asked, dtype), *on])
+
+    free = [fitted(each, dtype) for each in _defragmented(fits, question)]
+    ran = [*_of_searched_size(fits, question)]
+    changed = [fitted(*each) for each in _changed(fits, dtype, question, ran)]
     if question.trains:
         one_gpu, several = (*_planned(fits, target, question), "", "")[:2]
-        found = (one_gpu, *map(shlex.join, fitted), several)
+        found = (*free, one_gpu, *changed, several)
         return replace(fits, next_commands=tuple(filter(None, found)))
-    if gpus:  # which GPU is large enough?
-        fitted.append(["torchfake", "fit", *target, *words_of(question, dtype)])
-    found = tuple(map(shlex.join, fitted))
-    return replace(fits, next_commands=found, num_run=len(searched))
+    # which GPU is large enough?
+    dtypes = [*_halved(fits, dtype, question, is_enough=False), dtype] if gpus else []
+    larger = [fitted(question, each, ()) for each in dtypes]
+    found = (*free, *changed, *larger)
+    return replace(fits, next_commands=found, ran=tuple(fitted(each, dtype) for each in ran))
 
 
 def _changed(
-    fits: Fits, dtype: str | None, question: Question, searched: Sequence[Question]
-) -> Iterator[list[str]]:
-    """The options of the step with a smaller size, then with less memory for weights."""
-    for changed in (*searched, *_of_smaller_size(fits, question, searched)):
-        yield words_of(changed, dtype)
-    yield from _smaller(fits, dtype, question)
+    fits: Fits, dtype: str | None, question: Question, ran: Sequence[Question]
+) -> Iterator[tuple[Question, str | None]]:
+    """The step in half the bits, with a smaller size, then with less memory for weights."""
+    in_half = [*_halved(fits, dtype, question)]
+    yield from ((question, each) for each in in_half)
+    yield from ((each, dtype) for each in (*ran, *_of_smaller_size(fits, question, ran)))
+    # half the bits may not be enough
+    dtypes = [*_halved(fits, dtype, question, is_enough=False)] if in_half else [dtype]
+    yield from ((each, name) for name in dtypes for each in _smaller(fits, question))
     serve = question.serve
     if serve is not None and serve.cache == PAGED and serve.cache_dtype is None:
         together = replace(serve, cache_dtype="fp8", prefill=serve.prefill or PREFILL)
-        yield from _smaller(fits, dtype, replace(question, serve=together))
+        asked = replace(question, serve=together)
+        yield from ((asked, each) for each in in_half)
+        yield from ((each, name) for name in dtypes for each in _smaller(fits, asked))
+
+
+def _defragmented(fits: Fits, question: Question) -> Iterator[Question]:
+    """The question with another setting of the allocator, which costs nothing, where what is
+    allocated has room and what is reserved has none.
+    """
+    if question.allocator is None and any(fit.peak_bytes <= fit.usable_bytes for fit in fits):
+        yield replace(question, allocator=EXPANDABLE)
+
+
+def _halved(
+    fits: Fits, dtype: str | None, question: Question, *, is_enough: bool | None = None
+) -> Iterator[str]:
+    """The dtype in which inference in float32 takes half the memory.
+
+    Args:
+        fits: the fits.
+        dtype: the dtype that the user gave.
+        question: the question.
+        is_enough: only if that is probably, or probably not, enough; None: in any case.
+    """
+    if question.trains or question.weights is not None or dtype is not None:
+        return
+    if any(p.dtype == torch.float32 for p in fits.estimate.subject.module.parameters()):
+        fits_halved = any(fit.peak_reserved_bytes <= 2 * fit.usable_bytes for fit in fits)
+        if is_enough in (None, fits_halved):
+            yield "bf16"
 
 
 def _of_searched_size(fits: Fits, question: Question) -> Iterator[Question]:
@@ -133,24 +171,19 @@ def _served(serve: Serve) -> Iterator[Serve]:
         yield replace(serve, cache_dtype="fp8")
 
 
-def _smaller(fits: Fits, dtype: str | None, question: Question) -> Iterator[list[str]]:
-    """The options of the same step with less memory for weights, if these are the reason."""
-    module = fits.estimate.subject.module
+def _smaller(fits: Fits, question: Question) -> Iterator[Question]:
+    """The same step with less memory for weights, if these are the reason."""
     if question.weights is not None:
         return
-    of_weights = sum(fits.shown.peak.by_category.get(name, 0) for name in OF_WEIGHTS)
-    if question.trains:
-        rest = fits.shown.peak_bytes - of_weights
-        if rest > max(fit.usable_bytes for fit in fits):
-            return
-        if question.lora is None and _adapts(module):
-            changed = replace(question, train=True, lora=16, weights="nf4")
-            yield words_of(changed, dtype)
-    elif dtype is None and any(p.dtype == torch.float32 for p in module.parameters()):
-        yield words_of(question, "bf16")
-    else:
+    if not question.trains:
         # a step is run, as in the question: without a size only the weights would be compared
-        yield words_of(replace(question, weights="int4", **_a_size(question)), dtype)
+        yield replace(question, weights="int4", **_a_size(question))
+        return
+    of_weights = sum(fits.shown.peak.by_category.get(name, 0) for name in OF_WEIGHTS)
+    if fits.shown.peak_bytes - of_weights > max(fit.usable_bytes for fit in fits):
+        return
+    if question.lora is None and _adapts(fits.estimate.subject.module):
+        yield replace(question, train=True, lora=16, weights="nf4")
 
 
 def _a_size(question: Question) -> dict[str, Any]:

@@ -270,3 +270,11 @@ def test_no_time_is_given_where_none_is_known() -> None:
     found = fit(estimate(model, inputs), "mi300x-192gb", vary=None)
     assert found[0].step_seconds is None
     assert "  step time" not in str(found).split("GPU  ")[-1]
+
+
+def test_a_name_is_answered_with_the_command_that_fits_it():
+    line = "torchfake fit llama/ --batch 1 --seq 2048 --optimizer adamw --gpu h100-80gb"
+    with pytest.raises(TypeError, match=f"{line}$"):
+        fit("llama/", "h100", batch=1, seq=2048, optimizer="adamw")
+    with pytest.raises(TypeError, match=r"torchfake fit transformers:LlamaModel --train$"):
+        fit("LlamaModel", mode="training")

@@ -31,6 +31,34 @@ def test_nothing() -> None:
     assert "left_out" not in found.to_dict()
 
 
+class Denoiser(nn.Linear):
+    """What library_of takes for a model of diffusers."""
+
+    config = {"sample_size": 8}  # noqa: RUF012
+
+    def forward(self, sample: torch.Tensor, timestep: int = 500) -> torch.Tensor:
+        return super().forward(sample) * timestep
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "denoises"),
+    [
+        ("UNet", "diffusers.models.unets.unet", True),
+        ("ControlNetModel", "diffusers.models.controlnets.controlnet", False),
+        ("Denoiser", "net", False),
+    ],
+)
+def test_of_a_pipeline_one_denoising_step_is_run(name: str, module: str, denoises: bool) -> None:
+    own = type(name, (Denoiser,), {"__module__": module})(8, 8)
+    found = estimate(own, torch.ones(2, 8), gpu="t4-16gb")
+    line = "all else that the pipeline runs: text encoders, an autoencoder"
+    assert found.left_out == ((f"{line}, the other denoising steps",) if denoises else ())
+    assert ("; inference of one denoising step in fp32, batch 2" in str(found)) == denoises
+    found = estimate(own, torch.ones(2, 8), optimizer="sgd", gpu="t4-16gb")
+    assert found.left_out == ((line,) if denoises else ())
+    assert "step of" not in str(found).splitlines()[0]
+
+
 def compiled_inside() -> nn.Module:
     module = net()
     module[0] = compiled(module[0])

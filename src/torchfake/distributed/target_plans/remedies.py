@@ -12,7 +12,7 @@ from typing import Any
 
 from torchfake._progress import progress
 from torchfake.errors import InputsError
-from torchfake.inspect.next_commands import OF_WEIGHTS
+from torchfake.inspect.next_commands import EXPANDABLE, OF_WEIGHTS
 
 Options = dict[str, Any]
 
@@ -53,6 +53,9 @@ def _candidates(found: Any) -> Iterator[Options]:
     of_states, of_activations = _of_states(found), _of_activations(found)
     held = found.plan.highest.most_bytes
     fit = found.plan.fit
+    is_default = not found.estimate.step.allocator.text
+    if is_default and fit is not None and fit.peak_bytes <= fit.usable_bytes:
+        yield {"allocator": EXPANDABLE}
     has_room = fit is not None and sum(held[name] for name in OF_WEIGHTS) < fit.usable_bytes
     if has_room:
         yield from _each(of_activations)

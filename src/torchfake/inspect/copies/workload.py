@@ -7,7 +7,8 @@ inputs are never run, written or recorded on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -241,13 +242,20 @@ def check_module(value: object) -> None:
         raise TypeError(f"a torch.nn.Module is needed, not {kind_of(value)}")
 
 
-def kind_of(value: Any) -> str:
-    """The kind of `value`, which is no module, for an error message that says how to get one."""
+def kind_of(value: Any, command: str = "inspect", words: Sequence[str] = ()) -> str:
+    """The kind of `value`, which is no module, for an error message that says how to get one.
+
+    Args:
+        value: what was given in place of a module.
+        command: the command that answers the question for a name.
+        words: the options of the command.
+    """
     if isinstance(value, type):
         return f"the class {value.__name__}: create an instance, in fake_mode() if it is large"
     if isinstance(value, str):
         target = f"transformers:{value}" if value.isidentifier() else value
-        return f"the name {value!r}: build it, or on the command line torchfake inspect {target}"
+        line = shlex.join(["torchfake", command, target, *words])
+        return f"the name {value!r}: build it, or on the command line {line}"
     if hasattr(value, "model_type"):  # a config of transformers
         return (
             f"a {type(value).__name__}: build the model, with fake_mode(): model = "

@@ -14,6 +14,7 @@ import torch
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.copies.workload import Workload, bytes_by_dtype
+from torchfake.inspect.inputs.libraries.of_libraries import denoises
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, longest_text, size_of
 from torchfake.inspect.records.units import count_text, main_dtype, short_name
 from torchfake.inspect.steps.step import Step
@@ -34,12 +35,13 @@ class Counted(NamedTuple):
     positions_key: str  # the entry of the config that gives `max_positions`
     trained: str = ""  # which parameters a training step trains, as text; "": all
     is_autocast_idle: bool = False  # whether the parameters have the dtype of autocast already
+    denoises: bool = False  # whether a pipeline of diffusers runs the module once in each step
 
     @property
     def does(self) -> str:
         """What the step does: ``training with adamw``, ``inference``."""
         if self.mode != "training" or self.is_program:
-            return self.mode
+            return f"{self.mode}{' of one denoising step' * self.denoises}"
         how = "without an optimizer" if self.optimizer is None else f"with {self.optimizer}"
         return " ".join(filter(None, ("training", self.trained, how)))
 
@@ -105,6 +107,7 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         positions=positions,
         positions_key="" if most is None else most.key,
         trained=_trained_text(workload, step),
+        denoises=not is_program and denoises(workload.module),
         is_autocast_idle=step.mode == "training" and _have_all(workload, autocast),
     )
 

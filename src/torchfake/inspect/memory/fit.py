@@ -7,7 +7,7 @@ allocator reserves with the GPU's; nothing is extrapolated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +87,9 @@ def fit(
     """
     _check_options(options)
     named = _named(gpus)
+    if isinstance(estimate, str):
+        words = _words(options, named if gpus else ())
+        raise TypeError(f"a torch.nn.Module is needed, not {kind_of(estimate, 'fit', words)}")
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())), options)
     elif isinstance(estimate, nn.Module):
@@ -170,6 +173,20 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise TypeError("fit takes GPUs after its first argument: fit(model, 'h100-80gb')")
     if "inputs" in options:
         raise TypeError(_INPUTS)
+
+
+_AS_GIVEN = (
+    "batch", "seq", "optimizer", "autocast", "accumulate", "answer", "allocator", "weights",
+)  # fmt: skip
+"""Options of :func:`estimate` that the command line has too, with the same values."""
+
+
+def _words(options: Mapping[str, Any], gpus: Iterable[str]) -> list[str]:
+    """The options of the command ``fit`` that correspond to those of a call."""
+    given = {f"--{name}": options.get(name) for name in _AS_GIVEN}
+    given["--gpu"] = ",".join(gpus) or None
+    found = [str(w) for pair in given.items() if isinstance(pair[1], (str, int)) for w in pair]
+    return [*found, *(["--train"] if options.get("mode") == "training" else [])]
 
 
 def _named(gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:

@@ -106,7 +106,7 @@ class Fits(Record, Sequence[Fit]):
     mesh: str | None = None  # of a plan: the ranks, each with its own GPU, and the sizes found
     layout: Layout | None = None  # over several GPUs, if the step fits on no single one
     next_commands: tuple[str, ...] = ()  # code to paste that plans this layout
-    num_run: int = 0  # of these, the first ones, whose sizes were run by the search, and fit
+    ran: tuple[str, ...] = ()  # of these, those whose sizes were run by the search, and fit
     refused: Mapping[str, str] = field(default_factory=dict)  # GPUs it does not run on, and why
 
     @property

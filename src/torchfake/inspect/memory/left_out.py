@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torchfake._core.gpu_profiles import ROCM
 from torchfake.inspect.copies.references import Reached, hooks_of
 from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.inputs.libraries.of_libraries import denoises
 from torchfake.inspect.records.units import bytes_text
 from torchfake.inspect.serve import PAGED, Serve
 from torchfake.inspect.steps.step import Step
@@ -46,6 +47,7 @@ def left_out_of(workload: Workload, step: Step, ops: set[str], device: str) -> t
     lines += _optimizers_that_compile(step.optimizer)
     if workload.program is None:
         lines += _hooks(workload.module, step.optimizer)
+        lines += _of_pipelines(workload.module, step)
     if step.serve is not None:
         lines += _of_servers(step.serve)
     if step.training is not None:
@@ -57,6 +59,13 @@ def _of_servers(serve: Serve) -> Iterator[str]:
     yield "sampling from the logits"
     if serve.cache == PAGED:
         yield "the fused kernels and CUDA graphs of a serving engine: the model's modules are run"
+
+
+def _of_pipelines(module: nn.Module, step: Step) -> Iterator[str]:
+    """What a pipeline of diffusers runs beside the model that denoises."""
+    if denoises(module):
+        others = "" if step.mode == "training" else ", the other denoising steps"
+        yield f"all else that the pipeline runs: text encoders, an autoencoder{others}"
 
 
 def _compiled(modules: list[nn.Module], reached: Reached) -> Iterator[str]:

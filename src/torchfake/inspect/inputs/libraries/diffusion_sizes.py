@@ -133,6 +133,15 @@ class DiffusionSizes:
         return self.number(*_TEXT_WIDTHS, default=768)
 
 
+def is_denoiser(model: Any) -> bool:
+    """Whether a model of diffusers is what a pipeline runs once in each of its steps."""
+    name = type(model).__name__
+    if "ControlNet" in name or "Prior" in name or is_autoencoder(model):
+        return False
+    arguments = inspect.signature(model.forward).parameters
+    return any(argument == "t" or argument.startswith("timestep") for argument in arguments)
+
+
 def is_autoencoder(model: nn.Module) -> bool:
     """Whether a model encodes pictures, videos or sounds, and decodes them."""
     return hasattr(model, "decode") or type(model).__module__.split(".")[2:3] == ["autoencoders"]

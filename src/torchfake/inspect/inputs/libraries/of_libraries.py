@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from torchfake.inspect.inputs.libraries.diffusion import diffusion_arguments
+from torchfake.inspect.inputs.libraries.diffusion_sizes import is_denoiser
 from torchfake.inspect.inputs.libraries.timm_models import timm_arguments
 from torchfake.inspect.inputs.libraries.torchvision_models import torchvision_arguments
 
@@ -49,3 +50,8 @@ def arguments_of(model: nn.Module, library: str, batch: int, seq: int | None) ->
         InputsError: if the model needs an argument that cannot be made.
     """
     return _MAKERS[library](model, batch=batch, seq=seq)
+
+
+def denoises(model: object) -> bool:
+    """Whether a model of diffusers is run once in each denoising step of a pipeline."""
+    return library_of(model) == "diffusers" and is_denoiser(model)

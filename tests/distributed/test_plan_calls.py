@@ -28,3 +28,9 @@ def test_a_wrong_call_is_answered_with_a_right_one(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         function(nn.Linear(4, 4), *args, **options)
+
+
+def test_of_a_name_the_function_that_takes_names_is_given() -> None:
+    call = r"distributed.plan_target\('gpt2', gpus=8, batch=4, gpu=...\)$"
+    with pytest.raises(TypeError, match=call):
+        plan("gpt2", gpus=8, gpu="h100-80gb", batch=4)  # type: ignore[arg-type, call-arg]

@@ -143,7 +143,7 @@ def plan(
     ('all_gather', 'dp', 4194304)
     """
     if others or unknown or mesh_shape is None:
-        raise TypeError(_wrong_call(others, unknown))
+        raise TypeError(_wrong_call(module_fn, others, unknown))
     check_no_process_group()
     Answerer(answer)  # refuses an invalid `answer`
     if links is not None and not isinstance(links, Links):
@@ -194,8 +194,14 @@ def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None 
     )
 
 
-def _wrong_call(others: tuple[Any, ...], unknown: Mapping[str, Any]) -> str:
+def _wrong_call(module_fn: Any, others: tuple[Any, ...], unknown: Mapping[str, Any]) -> str:
     """What is wrong with a call that Python itself would refuse, and how to write it."""
+    if isinstance(module_fn, str):
+        given = "".join(f", {name}={value!r}" for name, value in unknown.items())
+        return (
+            "plan takes a function that builds the model; of a name, give "
+            f"torchfake.distributed.plan_target({module_fn!r}{given or ', gpus=8'}, gpu=...)"
+        )
     if others:
         wrong = f"takes one argument without a name, not {1 + len(others)}"
     elif unknown:

@@ -77,6 +77,17 @@ def test_dtypes_that_code_for_all_devices_compares(text: str) -> None:
 
 
 @pytest.mark.usefixtures("mode")
+def test_norms_whose_weights_have_another_dtype() -> None:
+    """The CPU takes float32 weights for an input in half precision, CUDA does not."""
+    half, wide = matrix(HALF, 2, 4, 4), matrix(torch.float32, 4)
+    for run in (lambda: F.layer_norm(half, (4,), wide, wide), lambda: F.group_norm(half, 2, wide)):
+        with pytest.raises(RuntimeError, match="expected scalar type Half but found Float"):
+            run()
+        with torch.autocast("cuda"):
+            run()  # in float32, the input too
+
+
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
 def test_dtypes_that_cuda_saves_for_backward(dtype: torch.dtype) -> None:
     x = matrix(dtype, 2, 3, 4).requires_grad_()

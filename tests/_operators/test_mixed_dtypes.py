@@ -79,3 +79,17 @@ def test_deferred_gradients_of_a_batch_norm_without_parameters_are_those_of_eage
     with deferred_mode():
         recorded = gradient()
     assert torch.equal(materialize_tensor(recorded), gradient())
+
+
+def test_a_product_in_another_dtype_than_its_factors() -> None:
+    """``out_dtype=`` is CUDA's: its result, and what the product is added to, have that dtype."""
+    with fake_mode(fake_cuda=True):
+        a, b = (torch.ones(s, device="cuda", dtype=torch.bfloat16) for s in ((4, 8), (8, 5)))
+        added = torch.ones(4, 5, device="cuda")
+        into = torch.empty(4, 5, device="cuda")
+        wide = torch.float32
+        assert torch.mm(a, b, out_dtype=wide).dtype == wide
+        assert torch.mm(a, b, out_dtype=wide, out=into) is into
+        assert torch.addmm(added, a, b, out_dtype=wide).dtype == wide
+        with pytest.raises(RuntimeError, match="must have the same dtype"):
+            torch.mm(a, b.float(), out_dtype=wide)

@@ -118,6 +118,19 @@ def check_integers(call: Call) -> None:
         raise NotImplementedError(f'"{kernel}" {NO_DTYPE}{scalar_type(dtype)}\'')
 
 
+_NORMS = frozenset({"aten::native_layer_norm", "aten::native_group_norm"})
+
+
+def check_norms(call: Call) -> None:
+    """Refuse weights of another dtype than the input: the CPU takes float32 for half precision."""
+    if call.traits.packet not in _NORMS:
+        return
+    own, *others = dict.fromkeys(t.dtype for t in call.tensors)
+    if others:
+        expected, found = scalar_type(own), scalar_type(others[0])
+        raise RuntimeError(f"expected scalar type {expected} but found {found}")
+
+
 _LACKING = re.compile(NO_DTYPE + r"(\w+)'")
 _NAMES_CPU = re.compile("cpu|mkldnn|onednn|lapack", re.IGNORECASE)
 """What an error says that is of the CPU alone."""

@@ -71,6 +71,7 @@ def check_dtypes(func: Any, args: Args, kwargs: Kwargs) -> None:
 def check_cuda_dtypes(call: Call) -> None:
     """Refuse dtypes of a call on CUDA, of which most are those that the CPU refuses."""
     cuda_dtypes.check_integers(call)
+    cuda_dtypes.check_norms(call)
     try:
         _try_kernel(call)
     except RecursionError:

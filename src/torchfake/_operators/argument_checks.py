@@ -276,7 +276,10 @@ def _check_dtypes_equal(call: Call) -> None:
     """Refuse mixed dtypes: products do not promote, so a half layer refuses a float input."""
     if call.traits.packet == "aten::convolution" and 0 in call.args[0].shape[:2]:
         return  # no product: see ``meta_kernels/convolutions``
-    dtypes = list(dict.fromkeys(t.dtype for t in call.tensors))
+    factors = call.tensors
+    if call.func._overloadname.startswith("dtype"):  # ``out_dtype=``: the factors are alike
+        factors = [t for t in factors if t is not call.kwargs.get("out")][-2:]
+    dtypes = list(dict.fromkeys(t.dtype for t in factors))
     if len(dtypes) > 1:
         raise RuntimeError(
             f"{call.traits.name}: mat1 and mat2 must have the same dtype, but got {dtypes[0]} and "

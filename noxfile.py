@@ -245,10 +245,12 @@ def strides(session: nox.Session) -> None:
 @nox.session
 def cuda_operators(session: nox.Session) -> None:
     """Torch's operators and modules on fake CUDA: the operators, results and saved tensors that
-    torch's own fakes show. The newest torch of the registry is a build with CUDA.
+    torch's own fakes show, and the dtypes that CUDA's own code refuses. The newest torch of the
+    registry is a build with CUDA.
     """
     install(session, "torch")
     run_pytest(session, "tests/opinfo/test_cuda_operators.py", "--all-samples")
+    session.run("python", "-m", "tests._eager_checks.worker_cuda_dtypes")
 
 
 @nox.session

@@ -319,7 +319,7 @@ def test_json_has_the_best(found: ServingSearch) -> None:
         ({"tpot": -1}, "tpot=-1"),
         ({"gpus": 0}, "gpus=0"),
         ({"gpu": {"h100-80gb": 0}}, "gpu has 0 of 'h100-80gb'"),
-        ({"prices": {"b200": 1.0}}, "price is given of 'b200', and no such GPU is tried"),
+        ({"prices": {"b200": 1.0}}, "prices has a price of 'b200', which is not in gpu"),
         ({"tpot": 30}, "tpot=0.0333"),
         ({"prices": {"h100": 0.0}}, "price of h100"),
         ({"weights": ["fp8", "fp7"]}, "fp7"),

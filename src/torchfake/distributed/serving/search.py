@@ -154,9 +154,7 @@ def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> di
         named = [name for name in kinds if name == given or name.startswith(f"{given}-")]
         if not named:
             hint = did_you_mean(str(given), kinds) or f": these are {', '.join(kinds)}"
-            raise InputsError(
-                f"a price is given of {given!r}, and no such GPU is tried{hint}; gpu= names others"
-            )
+            raise InputsError(f"prices has a price of {given!r}, which is not in gpu{hint}")
         if not is_number_above_0(price):
             raise InputsError(f"prices has a price of {given}: {price!r} is not a number above 0")
         found.update(dict.fromkeys(named, price))

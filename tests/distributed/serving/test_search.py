@@ -112,6 +112,8 @@ def test_an_answer_says_how_many_users_are_served_in_time() -> None:
     assert within <= limit < beyond
     first = str(found).splitlines()[0]
     assert first.endswith(f", each token within {seconds_text(limit)}, at most {most:,} users so")
+    (page,) = on_page(found)
+    assert page.cards["users within the limits"] == f"{most:,}"
     assert "in time" in str(found)
     assert "in time" not in str(searched(users=100))
 

@@ -137,7 +137,9 @@ class Label(NamedTuple):
         return (x - width if self.is_left else x, x if self.is_left else x + width, y - 10, y)
 
     def is_clear(self, others: list[Label], places: dict[int, tuple[float, float]]) -> bool:
-        """Whether it is in the figure, over no other label, and no nearer to another point."""
+        """Whether it is beside the numbers of the axis and in the figure, over no other label, and
+        no nearer to another point.
+        """
         left, right, top, bottom = self.box
         for start, end, upper, lower in (each.box for each in others):
             if left - 6 < end and start - 6 < right and top - 6 < lower and upper - 6 < bottom:
@@ -147,7 +149,7 @@ class Label(NamedTuple):
             math.hypot(max(left - x, x - right, 0), max(top - y, y - bottom, 0)) >= _NEAR
             for x, y in others_at
         )
-        return left >= 0 and right <= _WIDTH and all(far)
+        return left >= _LEFT and right <= _WIDTH and all(far)
 
 
 def labels_of(places: dict[int, tuple[float, float]], asked: int) -> list[Label]:
@@ -212,8 +214,11 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
     if found.memory.cache <= 0:
         missing = bytes_text(-found.memory.cache)
         cards[f"missing on {gpu_text(found)} without users"] = missing
+    within = limits.most_users(found) if limits != NO_LIMITS else 0
+    if within:
+        cards["users within the limits"] = f"{within:,}"
     cards["users with full contexts"] = f"{found.most_users:,}"
-    if found.most_users_on_average != found.most_users:
+    if not within and found.most_users_on_average != found.most_users:
         cards["users at their average length"] = f"{found.most_users_on_average:,}"
     return cards
 

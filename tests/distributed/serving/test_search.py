@@ -111,7 +111,8 @@ def test_an_answer_says_how_many_users_are_served_in_time() -> None:
     within, beyond = (plan.with_users(n).seconds for n in (most, most + 1))
     assert within <= limit < beyond
     first = str(found).splitlines()[0]
-    assert first.endswith(f", each token within {seconds_text(limit)}, at most {most:,} users so")
+    assert first.endswith(f", each token within {seconds_text(limit)}")
+    assert f" tokens/s, at most {most:,} users; serves 100 users" in first
     (page,) = on_page(found)
     assert page.cards["users within the limits"] == f"{most:,}"
     assert "in time" in str(found)
@@ -323,6 +324,7 @@ def test_json_has_the_best(found: ServingSearch) -> None:
         ({"gpu": {"h100-80gb": 0}}, "gpu has 0 of 'h100-80gb'"),
         ({"prices": {"b200": 1.0}}, "prices has a price of 'b200', which is not in gpu"),
         ({"tpot": 30}, "tpot=0.0333"),
+        ({"ttft": 500}, "500 ms are ttft=0.5"),
         ({"prices": {"h100": 0.0}}, "price of h100"),
         ({"weights": ["fp8", "fp7"]}, "fp7"),
     ],

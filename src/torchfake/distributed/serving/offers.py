@@ -88,7 +88,7 @@ class Limits:
         return {
             TIMES[name]: errors[name]
             for name, seconds, limit in self._compared(steady)
-            if seconds <= limit * (1 + errors[name]) and limit < seconds * (1 + errors[name])
+            if abs(seconds / limit - 1) < errors[name]
         }
 
     def _compared(self, steady: Steady) -> Iterator[tuple[str, float, float]]:
@@ -253,8 +253,8 @@ class ServingSearch(Record):
     @property
     def best(self) -> list[Offer]:
         """The offers that no other one beats both in tokens per second of each GPU and in the time
-        of a token (Pareto), and the one with the fewest GPUs of each type, by the time of a token;
-        of those that meet the limits, or if none does, of all.
+        of a token (Pareto), the one with the fewest GPUs of each type, and the cheapest, by the
+        time of a token; of those that meet the limits, or if none does, of all.
         """
         found: list[Offer] = []
         among = self.meeting or self.reachable
@@ -264,6 +264,8 @@ class ServingSearch(Record):
         for kind in dict.fromkeys(offer.gpu for offer in among):
             least = min((o for o in among if o.gpu == kind), key=by_fewest)
             found += [least] if least not in found else []
+        for named in (self.answer, self.cheapest):
+            found += [named] if named is not None and named not in found else []
         return sorted(found, key=_seconds)
 
     def to_dict(self) -> dict[str, Any]:

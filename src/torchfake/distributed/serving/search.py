@@ -36,8 +36,9 @@ _DEFAULTS = {
 }
 """Of the options that a search takes too."""
 
-_LONGEST = 5.0
-"""Seconds from one token to the next that nobody asks for: tokens per second are meant."""
+_LONGEST_FIRST, _LONGEST = 300.0, 5.0
+"""Seconds to the first token, and from one to the next, that nobody asks for: milliseconds and
+tokens per second are meant."""
 
 MOST_GPUS = 8
 """GPUs of a node."""
@@ -78,6 +79,8 @@ def search_servers(
     for name, value in (("ttft", ttft), ("tpot", tpot)):
         if value is not None and not is_number_above_0(value):
             raise InputsError(f"{name}={value!r} is not a number of seconds above 0")
+    if ttft is not None and ttft > _LONGEST_FIRST:
+        raise InputsError(f"ttft={ttft:g} is in seconds: {ttft:g} ms are ttft={ttft / 1000:g}")
     if tpot is not None and tpot > _LONGEST:
         raise InputsError(
             f"tpot={tpot:g} is in seconds for each token: {tpot:g} tokens a second for each user "

@@ -111,8 +111,6 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     users, limits = number_text(found.users, "user"), limits_text(found.limits)
     what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
     length = f" with answers of {plan.server.request.answer:,} tokens"
-    if limits:
-        limits += f", at most {found.limits.most_users(plan):,} users so"
     how = f"serves {users}{average}{length}{limits}"
     if found.least_hourly is None:
         yield "fewest", f"{what}; {how}"
@@ -184,7 +182,9 @@ def _offer_text(found: ServingSearch, offer: Offer) -> str:
         price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million answer tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
-    return f"{_reached(found.limits, offer)}, {rate}{price}"
+    most = found.limits.most_users(offer.plan)
+    users = f", at most {number_text(most, 'user')}" * bool(most)
+    return f"{_reached(found.limits, offer)}, {rate}{users}{price}"
 
 
 def _where(offer: Offer) -> str:

@@ -159,14 +159,15 @@ def test_empty_dicts_are_copied_like_all_others() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("models/llama.json", "torchfake inspect models/llama.json"),
-        ("GPT2Model", "torchfake inspect transformers:GPT2Model"),
-        ("timm:resnet50", "torchfake inspect timm:resnet50"),
+        ("models/llama.json", "torchfake {} models/llama.json"),
+        ("GPT2Model", "torchfake {} transformers:GPT2Model"),
+        ("timm:resnet50", "torchfake {} timm:resnet50"),
         (torch.nn.Linear, "the class Linear: create an instance, in fake_mode() if it is large"),
         (3, "not a int"),
     ],
 )
 def test_what_is_no_module_is_named_with_a_remedy(given: Any, said: str) -> None:
-    for call in (estimate, fit):
-        with pytest.raises(TypeError, match=re.escape(said)):
+    calls: dict[str, Any] = {"inspect": estimate, "fit": fit}
+    for command, call in calls.items():
+        with pytest.raises(TypeError, match=re.escape(said.format(command))):
             call(given)

@@ -141,10 +141,9 @@ def raise_for_cuda(call: Call, error: Exception) -> None:
     for dtypes that CUDA's has.
     """
     lacking = _LACKING.search(str(error))
-    if lacking is not None and not is_like_cpu(call):
-        return
-    if lacking is not None:
+    if lacking is None:
+        if not _NAMES_CPU.search(str(error)):
+            raise error.with_traceback(None)
+    elif is_like_cpu(call):
         name = call.traits.packet.removeprefix("aten::")
         raise NotImplementedError(f'"{name}_cuda" {NO_DTYPE}{lacking[1]}\'') from None
-    if not _NAMES_CPU.search(str(error)):
-        raise error.with_traceback(None)

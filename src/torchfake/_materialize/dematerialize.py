@@ -20,7 +20,7 @@ from torchfake._graph.externals import MAX_EXTERNAL_BYTES, External
 from torchfake._graph.operations import Cell, Contents, dependencies
 from torchfake._replay import replay
 from torchfake._sharding.local_tensors import NamedTensors
-from torchfake._tensor.classes import fake_class, memory_of
+from torchfake._tensor.classes import fake_class, real_memory_of
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake
 from torchfake._torch import autograd, subclass
 from torchfake._torch.distributed import dtensors
@@ -42,7 +42,7 @@ def dematerialize(tensors: NamedTensors) -> None:
         _check_unchanged(name, tensor)
     storages: dict[int, Storage] = {}
     for _, fake in parts:  # those that are still deferred may share the memory of the real ones
-        memory = memory_of(fake._fake_storage) if isinstance(fake, FakeTensor) else None
+        memory = real_memory_of(fake._fake_storage) if isinstance(fake, FakeTensor) else None
         if memory is not None:
             source = _sources.get(subclass.storage_key(memory))
             storages[id(source)] = fake._fake_storage  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def _make_deferred(tensor: torch.Tensor, storages: dict[int, Storage]) -> None:
     if storage is None:
         cell: Cell = source.contents.cell
         storage = storages[id(source)] = Storage(cell.num_bytes, cell.device)
-    if storage.deferred is None or memory_of(storage) is not None:
+    if storage.deferred is None or real_memory_of(storage) is not None:
         storage.deferred = DeferredState(source.contents.cell, source.contents.op, source.mark)
     _exchange(tensor, storage)
 

@@ -254,7 +254,7 @@ def copied_storage(storage: Storage, memo: dict[Any, Any]) -> Storage:
         return copied
     deferred: Any = storage.deferred
     with known_values.without_fake_mode():
-        if memory_of(storage) is None:
+        if real_memory_of(storage) is None:
             copied = storage.copy()
         else:
             copies, key = memo.setdefault("torch", {}), subclass.storage_key(deferred.real)
@@ -265,7 +265,7 @@ def copied_storage(storage: Storage, memo: dict[Any, Any]) -> Storage:
     return copied
 
 
-def memory_of(storage: Storage) -> torch.UntypedStorage | None:
+def real_memory_of(storage: Storage) -> torch.UntypedStorage | None:
     """The memory of a deferred storage, which real tensors may have too; None if it has none."""
     deferred: Any = storage.deferred
     return None if deferred is None else deferred.real

@@ -19,7 +19,7 @@ from torchfake._core import devices
 from torchfake._core.metadata import SPARSE_LAYOUTS, intern, metadata_of
 from torchfake._core.storage import Storage
 from torchfake._tensor import known_values
-from torchfake._tensor.classes import FAKE_TYPES, fake_class, memory_of
+from torchfake._tensor.classes import FAKE_TYPES, fake_class, real_memory_of
 from torchfake._tensor.fake_tensor import FakeTensor, new_fake, user_attributes
 from torchfake._torch import subclass
 from torchfake.errors import ReplayError, UnknownValueError, UnsupportedOpError
@@ -58,7 +58,7 @@ class FakeCopies:
     def _fake(self, real: torch.Tensor, is_known: bool) -> FakeTensor:
         device = self.device or (devices.CPU if real.is_meta else real.device)
         if isinstance(real, FakeTensor):
-            memory = memory_of(real._fake_storage)
+            memory = real_memory_of(real._fake_storage)
             key = id(real._fake_storage) if memory is None else subclass.storage_key(memory)
             num_bytes = real._fake_storage.num_bytes
         else:

@@ -29,7 +29,7 @@ from torchfake.inspect.show.step_time import (
     seconds_in_short,
 )
 from torchfake.inspect.show.verdict import batch_of_rank, counted_text, verdict_text
-from torchfake.inspect.timing.collectives import gpus_per_node, network_gbits
+from torchfake.inspect.timing.collectives import network_gbits, network_text
 from torchfake.inspect.timing.compared import ON_SUCH_NETWORKS, error_in_short, error_text
 from torchfake.inspect.timing.hardware import why_untimed
 
@@ -155,8 +155,7 @@ def network_line(plan: Plan) -> Line:
     """The network between nodes, which nobody may have named."""
     if plan.network_gbits is None or plan.time is None:
         return "  network", ""
-    per_node = gpus_per_node(plan.links)
-    return "  network", f"{plan.network_gbits:g} Gb/s for each GPU, between nodes of {per_node}"
+    return "  network", network_text(plan.links)
 
 
 def _kind_of(plan: Plan) -> str:

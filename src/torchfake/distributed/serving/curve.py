@@ -195,8 +195,10 @@ def _curve(found: ServingPlan, of: str = "") -> list[tuple[str, str]]:
     return [(f"{_title(found)}{of}", drawn_as(found, "svg"))] if found.by_users else []
 
 
-def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
-    """The key figures of a server; times that are past their limits are said to be."""
+def _cards(found: ServingPlan, limits: Limits = NO_LIMITS, within: int = 0) -> dict[str, str]:
+    """The key figures of a server, and how many users it serves within limits; times that are past
+    their limits are said to be.
+    """
     gpu = found.server.machine.gpu.name.removeprefix("NVIDIA ")
     cards = {"GPUs": f"{found.num_gpus:,} x {gpu}"}
     if found.steady is not None:
@@ -214,7 +216,6 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS) -> dict[str, str]:
     if found.memory.cache <= 0:
         missing = bytes_text(-found.memory.cache)
         cards[f"missing on {gpu_text(found)} without users"] = missing
-    within = limits.most_users(found) if limits != NO_LIMITS else 0
     if within:
         cards["users within the limits"] = f"{within:,}"
     cards["users with full contexts"] = f"{found.most_users:,}"
@@ -229,7 +230,8 @@ def _(found: ServingSearch) -> list[OnPage]:
     shown_first = found.answer or found.closest
     plan, priced = shown_first.plan, shown_first.hourly
     price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
-    cards = _cards(plan, found.limits)
+    within = shown_first.most_users if found.limits != NO_LIMITS else 0
+    cards = _cards(plan, found.limits, within)
     nearest = "" if found.fits else ", nearest of those tried"
     cards = {f"{name}{nearest * (name == 'GPUs')}": each for name, each in cards.items()}
     cards = {**price, **cards, "ways tried": f"{len(found.offers):,}"}

@@ -108,9 +108,19 @@ class Offer:
 
     gpu: str  # the name of the profile
     plan: ServingPlan
-    meets: bool  # whether it meets the limits
+    limits: Limits
     price: float | None  # of a million tokens of answers, in the unit of the given prices
     hourly: float | None = None  # of an hour of all its GPUs
+
+    @property
+    def meets(self) -> bool:
+        """Whether it meets the limits."""
+        return self.limits.met_by(self.plan)
+
+    @cached_property
+    def most_users(self) -> int:
+        """The most users that it serves within the limits."""
+        return self.limits.most_users(self.plan)
 
     @property
     def num_gpus(self) -> int:
@@ -205,14 +215,13 @@ class ServingSearch(Record):
         priced = [offer for offer in self.meeting if offer.hourly is not None]
         return min(priced, key=by_cost, default=None)
 
-    @cached_property
+    @property
     def nearest(self) -> tuple[int, Offer] | None:
         """The most users of whom each sees tokens within the limits, and the way that serves them;
         None if there is none.
         """
-        found = ((self.limits.most_users(offer.plan), offer) for offer in self.offers)
-        most = max(found, key=lambda each: (each[0], -each[1].num_gpus))
-        return most if most[0] else None
+        most = max(self.offers, key=lambda offer: (offer.most_users, -offer.num_gpus))
+        return (most.most_users, most) if most.most_users else None
 
     @property
     def closest(self) -> Offer:

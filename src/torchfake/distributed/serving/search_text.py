@@ -31,9 +31,6 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         steady = offer.plan.steady
         return "" if steady is None else ", ".join(found.limits.missed_by(steady))
 
-    def in_time(offer: Offer) -> int:
-        return found.limits.most_users(offer.plan)
-
     of_first = "plan.steady.first_token_seconds"
     formats = {offer.plan.weights for offer in found.offers}
     of_weights = Column("weights", "plan.weights", need=4, under="weights in ")
@@ -45,7 +42,7 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("first token", of_first, seconds_text, need=3, under="first token "),
         Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
         Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
-        *[Column("in time", in_time, "{:,}".format, need=2)] * (found.limits != NO_LIMITS),
+        *[Column("in time", "most_users", "{:,}".format, need=2)] * (found.limits != NO_LIMITS),
         Column("in memory", lambda offer: _most_users(offer.plan), str, need=6),
         Column("fits", "plan.verdict", emphasis=VERDICT),
         Column("misses", missed, need=3, under="misses "),
@@ -182,8 +179,7 @@ def _offer_text(found: ServingSearch, offer: Offer) -> str:
         price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million answer tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
-    most = found.limits.most_users(offer.plan)
-    users = f", at most {number_text(most, 'user')}" * bool(most)
+    users = f", at most {number_text(offer.most_users, 'user')}" * bool(offer.most_users)
     return f"{_reached(found.limits, offer)}, {rate}{users}{price}"
 
 

@@ -13,7 +13,7 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
 from torchfake.inspect.show.rows import Block, Column, Line, as_lines, table
-from torchfake.inspect.timing.collectives import gpus_per_node, network_gbits
+from torchfake.inspect.timing.collectives import gpus_per_node, network_text
 
 BOUND_BY = {
     "weights": "reading weights",
@@ -151,10 +151,9 @@ def _layout(found: ServingPlan) -> Iterator[Line]:
     sizes = larger(found.server.axes.sizes)
     if sizes:
         links = found.server.machine.links
-        gbits, per_node = network_gbits(links), gpus_per_node(links)
-        between = f"; {gbits:g} Gb/s for each GPU between nodes of {per_node}"
+        is_over_nodes = found.server.num_gpus > gpus_per_node(links)
         layout = " x ".join(f"{name} {size}" for name, size in sizes.items())
-        yield "layout", layout + between * (found.server.num_gpus > per_node)
+        yield "layout", layout + f"; {network_text(links)}" * is_over_nodes
 
 
 def _memory(found: ServingPlan) -> Iterator[Line]:

@@ -91,7 +91,7 @@ class Ways:
     def _offer(self, name: str, asked: Question, mesh: Mapping[str, int]) -> Offer:
         plan, hourly = asked.plan_on(self.kinds[name], mesh), self.hourly.get(name)
         whole = None if hourly is None else hourly * plan.num_gpus
-        return Offer(name, plan, self.limits.met_by(plan), _price(plan, hourly), whole)
+        return Offer(name, plan, self.limits, _price(plan, hourly), whole)
 
 
 def _replicas(most: int, question: Question) -> Iterator[dict[str, int]]:

@@ -41,6 +41,11 @@ def network_gbits(links: Links | None) -> float:
     return 8e-9 * (NETWORK_BYTES if links is None else links.network_bytes)
 
 
+def network_text(links: Links | None) -> str:
+    """The network between nodes, as text."""
+    return f"{network_gbits(links):g} Gb/s for each GPU, between nodes of {gpus_per_node(links)}"
+
+
 def gpus_per_node(links: Links | None) -> int:
     """The number of GPUs in a node; NVIDIA's 8 where the links are not known."""
     return GPUS_PER_NODE if links is None else links.gpus_per_node

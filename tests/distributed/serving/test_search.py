@@ -283,12 +283,26 @@ def test_what_misses_a_limit_by_less_than_the_error_is_a_perhaps() -> None:
     seconds, error = alone.plan.steady.seconds, alone.plan.errors["seconds_per_token"]
     near, far = seconds / (1 + error / 2), seconds / (1 + 2 * error)
     found = searched(gpu="h100-80gb", gpus=1, tpot=near)
-    assert (found.fits, found.perhaps and found.perhaps.mesh) == (False, "1 GPU")
+    assert (found.fits, [each.mesh for each in found.perhaps]) == (False, ["1 GPU"])
     assert "\nperhaps        1 x h100-80gb in bf16: first token " in str(found)
     assert str(found).startswith(
         "fits           no way on 1 GPU with weights in bf16 serves 4 users, each token within "
     )
-    assert searched(gpu="h100-80gb", gpus=1, tpot=far).perhaps is None
+    assert searched(gpu="h100-80gb", gpus=1, tpot=far).perhaps == []
+
+
+def test_of_each_type_what_misses_by_less_than_the_error_on_fewer_gpus_is_a_perhaps() -> None:
+    every = searched(prices={"h100-80gb": 2.5})
+    alone = {x.gpu: x.plan.steady.seconds for x in every.offers if x.mesh == "1 GPU"}  # type: ignore[union-attr]
+    near = searched(prices={"h100-80gb": 2.5}, tpot=min(alone.values()) / 1.01)
+    by_kind = {each.gpu: each for each in near.perhaps}
+    met = {offer.gpu for offer in near.meeting}
+    assert met == {*alone}, "larger numbers of each type meet the limit"
+    assert by_kind["h100-80gb"].hourly == 2.5
+    assert (near.answer and near.answer.hourly) == 5
+    data = near.to_dict()["perhaps"]
+    assert [x["gpu"] for x in data] == [x.gpu for x in near.perhaps]
+    assert all(x["most_users"] < near.users for x in data)
 
 
 def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_to_be() -> None:

@@ -138,6 +138,7 @@ class Offer:
             "gpu": self.gpu,
             "gpus": self.num_gpus,
             "meets": self.meets,
+            "most_users": self.most_users,
             "price": self.price,
             "hourly": self.hourly,
             "plan": self.plan.to_dict(),
@@ -196,13 +197,18 @@ class ServingSearch(Record):
         return self.least_hourly or self.fewest
 
     @property
-    def perhaps(self) -> Offer | None:
-        """The offer that misses a limit by less than the error of such times and costs least, if it
-        costs less than the answer.
+    def perhaps(self) -> list[Offer]:
+        """Of each type of GPU the offer that misses a limit by less than the error of such times and
+        costs least, if it costs less than those of the type that meet the limits; of a type of
+        which none does, if it costs less than the answer.
         """
-        near = (o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan))
-        found, answer = min(near, key=by_cost, default=None), self.answer
-        return found if found is None or answer is None or cost(found) < cost(answer) else None
+        near = [o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan)]
+        best, found = [] if self.answer is None else [self.answer], list[Offer]()
+        for kind in dict.fromkeys(offer.gpu for offer in near):
+            least = min((offer for offer in near if offer.gpu == kind), key=by_cost)
+            surer = [offer for offer in self.meeting if offer.gpu == kind] or best
+            found += [least] if all(cost(least) < cost(offer) for offer in surer) else []
+        return sorted(found, key=by_cost)
 
     @property
     def fastest(self) -> Offer | None:
@@ -280,7 +286,7 @@ class ServingSearch(Record):
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
         named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
-        named |= {"least_hourly": self.least_hourly, "perhaps": self.perhaps}
+        named["least_hourly"] = self.least_hourly
         return {
             "target": self.target,
             "users": self.users,
@@ -290,6 +296,7 @@ class ServingSearch(Record):
             "left_out": list(self.left_out),
             "unmet": self.unmet,
             **{key: None if each is None else each.to_dict() for key, each in named.items()},
+            "perhaps": [offer.to_dict() for offer in self.perhaps],
             "as_few": [offer.to_dict() for offer in self.as_few],
             "best": [offer.to_dict() for offer in self.best],
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
@@ -299,16 +306,15 @@ class ServingSearch(Record):
         }
 
 
-def cost(offer: Offer) -> float:
-    """The price of an hour, or without prices the number of GPUs."""
-    return offer.num_gpus if offer.hourly is None else offer.hourly
+def cost(offer: Offer) -> tuple[bool, float]:
+    """The price of an hour, or the number of GPUs of those without prices, which come last."""
+    return offer.hourly is None, offer.num_gpus if offer.hourly is None else offer.hourly
 
 
-def by_cost(offer: Offer) -> tuple[float, int, float]:
+def by_cost(offer: Offer) -> tuple[bool, float, int, float]:
     """The order of offers by their cost, of equal ones by what they lose, then by their speed."""
-    if offer.hourly is None:
-        return by_fewest(offer)
-    return offer.hourly, -offer.plan.num_bits, _seconds(offer)
+    speed = -_per_gpu(offer) if offer.hourly is None else _seconds(offer)
+    return *cost(offer), -offer.plan.num_bits, speed
 
 
 def by_fewest(offer: Offer) -> tuple[int, int, float]:

@@ -81,8 +81,7 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
         yield "  else", [*_else(found)]
         yield "nearest tried", [*_nearest(found)]
     yield from _best(found)
-    if found.perhaps is not None:
-        yield "perhaps", _offer_text(found, found.perhaps)
+    yield "perhaps", [_offer_text(found, offer) for offer in found.perhaps]
     yield "serves", served_text(found.offers[0].plan)
     yield "tried", _tried(found)
     yield "not tried", found.left_out

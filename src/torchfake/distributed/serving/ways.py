@@ -147,7 +147,7 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
     both = ((f"{text} and more GPUs", on, asked) for text, on, asked in narrow)
     either = (_in_fewer_bits(ways, question), [("more GPUs", more, question)])
     remedies = [one for changes in either for one in islice(_meeting(changes, tried), 1)]
-    known = min((cost(offer) for _, offer in remedies), default=math.inf)
+    known = min((cost(offer) for _, offer in remedies), default=(True, math.inf))
     if cheaper := [one for one in _meeting(both, tried) if cost(one[1]) < known]:
         remedies.append(min(cheaper, key=_cost_of_change))
     return replace(found, remedies=tuple(remedies), failed=() if remedies else tuple(tried))
@@ -159,7 +159,7 @@ def _first_and_best(changes: list[tuple[str, Offer]]) -> tuple[tuple[str, Offer]
     return () if best is None else (best, *(one for one in changes[:1] if one is not best))
 
 
-def _cost_of_change(change: tuple[str, Offer]) -> float:
+def _cost_of_change(change: tuple[str, Offer]) -> tuple[bool, float]:
     return cost(change[1])
 
 

@@ -198,8 +198,8 @@ class ServingSearch(Record):
 
     @property
     def perhaps(self) -> list[Offer]:
-        """Of each type of GPU the offer that misses a limit by less than the error of such times and
-        costs least, if it costs less than those of the type that meet the limits; of a type of
+        """Of each type of GPU the offer that misses a limit by less than the error of such times
+        and costs least, if it costs less than those of the type that meet the limits; of a type of
         which none does, if it costs less than the answer.
         """
         near = [o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan)]

@@ -1,7 +1,8 @@
-"""Replacements of meta kernels that are missing, or that lay results out differently from eager.
+"""Replacements of meta kernels that are missing, or whose results differ from those of eager.
 
 Start here if an operator fails on fakes for lack of a meta kernel, or if its result has a wrong
-shape, dtype or stride. tests/opinfo compares all of them with eager.
+shape or dtype; if only strides are wrong, a rule in ``result_strides`` is shorter. tests/opinfo
+compares all of them with eager.
 
 Its files, in reading order:
 

@@ -63,6 +63,35 @@ def test_a_plan_of_ranks() -> None:
     assert found.of_rank(1).estimate.answers
 
 
+class Refuses(Asks):
+    """Refuses what a value says that is not known."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.layer(x).sum() > 0:
+            raise ValueError("the sum has to be positive")
+        return x
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda **k: check(Refuses(), inputs(), **k),
+        lambda **k: plan(
+            Refuses, mesh_shape=2, inputs=partial(torch.empty, 5, 3), device="cpu", **k
+        ),
+    ],
+)
+def test_an_error_says_which_value_was_assumed_before_it(run: Callable[..., Any]) -> None:
+    given = {"typical": "typical", "named": lambda question: False}
+    for name, answer in given.items():
+        with pytest.raises(ValueError, match="the sum has to be positive") as refused:
+            run(answer=answer)
+        name = getattr(answer, "__name__", name)
+        assumed = "; it may follow from a value that was assumed: item(), bool[] of aten.gt"
+        assert assumed in str(refused.value)
+        assert f": False ({name}) at " in str(refused.value)
+
+
 def test_nothing_is_listed_where_nothing_was_asked() -> None:
     found = summary(nn.Linear(3, 4), inputs(), answer="typical")
     assert not found.answers

@@ -31,7 +31,7 @@ from torchfake.inspect.inputs.given import (
 )
 from torchfake.inspect.inputs.hints import inputs_needed
 from torchfake.inspect.inputs.resizing import text_length
-from torchfake.inspect.records.messages import answers_to_dict
+from torchfake.inspect.records.messages import answers_to_dict, assumed_text
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.records.tensor_specs import arguments_text, to_json, to_specs
 from torchfake.inspect.steps.backward import default_loss, run_backward
@@ -117,7 +117,7 @@ def check(
         where = run.failed_module(error)[1]
         raise type(error)(f"in {where}: {error}") from error
     except Exception as error:
-        raise run.check_error(error) from error
+        raise run.check_error(error, fake_copy.answers) from error
     name, answers = type(module).__name__, fake_copy.answers
     return Checked(name, to_specs(fake_copy.inputs), to_specs(output), answers)
 
@@ -220,7 +220,7 @@ class _Run(NamedTuple):
         refusal = too_long(error, w.module, text_length(w), SHORTER)
         return f"; {refusal}" if refusal else ""
 
-    def check_error(self, error: Exception) -> CheckError:
+    def check_error(self, error: Exception, answers: Sequence[Answer]) -> CheckError:
         """The CheckError for an error, which describes the innermost known call that failed."""
         function, operator = (
             failed if failed is not None and failed.is_cause_of(error) else None
@@ -239,7 +239,8 @@ class _Run(NamedTuple):
             + f": {' '.join(str(error).split()) or type(error).__name__}"
             + (f"; at {found.line}: {found.source}" if found.line else "")
             + self.missing_inputs(error)
-            + self.past_positions(error),
+            + self.past_positions(error)
+            + assumed_text(answers),
         )
         return found
 

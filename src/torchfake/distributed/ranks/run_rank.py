@@ -43,7 +43,7 @@ from torchfake.inspect.copies.workload import FakeCopy, Workload, bytes_by_dtype
 from torchfake.inspect.memory.estimate import account
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.small_heap import small_heap
-from torchfake.inspect.records.messages import one_line
+from torchfake.inspect.records.messages import assumed_text, one_line
 from torchfake.inspect.serving.cache_record import ServedCache
 from torchfake.inspect.serving.passes import run_serving
 from torchfake.inspect.steps.execution import run_step, set_training
@@ -324,6 +324,7 @@ class _Rank:
             raise InputsError(
                 f"{part} fails{where} on rank {self.rank} ({layout.text_of(self.rank)}) of the "
                 f"mesh {layout.text}: {one_line(error)}{_remedy(error)}"
+                + assumed_text([*self.answerer.answers])
             ) from error
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from torchfake.errors import MissingExtraError, TargetError, TorchFakeError, printable
 from torchfake.observe import Answer
 
+_OF_TORCHFAKE = ("finiteness", "torch")
+"""What answers without being asked: assumptions that hold of any program that works."""
+
 
 def one_line(error: BaseException, *, limit: int = 400) -> str:
     """``ValueError: its message``, on one line of at most about `limit` characters."""
@@ -31,6 +34,15 @@ def import_refused(name: str, error: BaseException) -> TorchFakeError:
             return MissingExtraError(needs)
         cause = cause.__cause__ or cause.__context__
     return TargetError(f"{name} could not be imported: {one_line(error)}")
+
+
+def assumed_text(answers: Sequence[Answer]) -> str:
+    """For the message of an error: how many values had been assumed before it, and the last."""
+    given = [answer for answer in answers if answer.answered_by not in _OF_TORCHFAKE]
+    if not given:
+        return ""
+    others = f" (and {len(given) - 1} before it)" if len(given) > 1 else ""
+    return f"; it may follow from a value that was assumed{others}: {given[-1]}"
 
 
 def answers_to_dict(answers: Sequence[Answer]) -> dict[str, Any]:

@@ -18,7 +18,14 @@ from torchfake.cli.output import errors_on_one_line, import_answers, print_recor
 from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
 
-Users = Annotated[int, SERVING("Requests under way at the same time.", min=1)]
+Users = Annotated[
+    int | None,
+    SERVING(
+        "Requests under way at the same time. [default: 1; with --search as many as each way "
+        "serves, and tokens are compared]",
+        min=1,
+    ),
+]
 Context = Annotated[int, SERVING("Tokens of a sequence, prompt and answer together.", min=2)]
 Prompt = Annotated[int | None, SERVING("Tokens of a prompt. [default: half of the context]", min=1)]
 Gpus = Annotated[
@@ -99,7 +106,7 @@ _AS_GIVEN = (
 
 def serve_command(
     target: options.Target,
-    users: Users = 1,
+    users: Users = None,
     context: Context = 8192,
     prompt: Prompt = None,
     gpus: Gpus = None,
@@ -133,7 +140,7 @@ def serve_command(
         from torchfake.distributed import search_servers, serve  # import torch.distributed
 
         given: dict[str, Any] = {
-            **{name: arguments[name] for name in _AS_GIVEN},
+            **{name: arguments[name] for name in _AS_GIVEN if arguments[name] is not None},
             "overrides": config or (),
         }
         kinds = options.parse_numbers_of_gpus(gpu, profiles_file)

@@ -150,7 +150,7 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
     given = dict[str, object](users=500, utilization=0.0059, suggests=False)
     numbers = []
     for remedy in found.remedy.split("; or "):
-        options, _, serves = remedy.partition(", which serves ")
+        options, _, serves = remedy.partition(", with room for ")
         words = options.removeprefix("--").replace("--", "").split()
         names = [name.replace("-", "_") for name in words[::2]]
         asked = {
@@ -167,7 +167,7 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         assert tried.steady is not None
         first, each = tried.steady.first_token_seconds, tried.steady.seconds
         times = f"first token {seconds_text(first)}, each token {seconds_text(each)}"
-        assert serves == f"{average:,} users {lengths}{more}: {times}"
+        assert serves == f"{average:,} users {lengths}{more}; with 500 users {times}"
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers
 
@@ -179,8 +179,8 @@ def test_changes_are_combined_where_none_alone_suffices() -> None:
     cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
     found = served(users=users, utilization=0.0059)
-    assert " with full contexts: first token " in found.remedy
-    assert "--weights fp8 --cache-dtype fp8, which serves " in found.remedy
+    assert f" with full contexts; with {users:,} users first token " in found.remedy
+    assert "--weights fp8 --cache-dtype fp8, with room for " in found.remedy
 
 
 def test_verdicts_compare_full_and_average_contexts() -> None:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchfake.distributed.serving.offers import NO_LIMITS, Limits, ServingSearch
+from torchfake.distributed.serving.limits import NO_LIMITS, Limits
+from torchfake.distributed.serving.offers import ServingSearch
 from torchfake.distributed.serving.search_text import past_text
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import gpu_text

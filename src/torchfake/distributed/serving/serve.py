@@ -54,7 +54,7 @@ from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
-from torchfake.inspect.timing.hardware import hardware_of, why_untimed
+from torchfake.inspect.timing.hardware import hardware_of, has_bfloat16_cores, why_untimed
 
 PASS_TOKENS = 8192
 """Tokens of the largest pass, as vLLM's ``max_num_batched_tokens`` on large GPUs."""
@@ -164,6 +164,8 @@ class Question:
         stored = self.format
         machine = _machine(gpu, self.engine, stored)
         work = keeping(self._work(axes, gpu), stored.kept if stored else ())
+        if has_no_bf16 := work.dtype == torch.bfloat16 and not has_bfloat16_cores(machine.hardware):
+            work = replace(work, dtype=torch.float16)
         if self.serve.cache_dtype is not None:
             work = work.with_cache(partial(Page.stored, old=self._plain, new=self.serve))
         if axes.pipeline_ranks > len(work.layers):
@@ -171,9 +173,10 @@ class Question:
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
-        server = Server(work, machine, axes, self.serve, self.utilization, self.users)
+        server = Server(work, machine, axes, self.serve, self.utilization)
         of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
-        notes = (*of_target, *of_cache(self.serve.dtype_name, gpu))
+        in_fp16 = (f"in fp16: {gpu.name} has no tensor cores for bf16",) * has_no_bf16
+        notes = (*of_target, *in_fp16, *of_cache(self.serve.dtype_name, gpu))
         return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 
     @property
@@ -199,11 +202,20 @@ class Question:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
         sizes = sizes if max(sizes.values(), default=1) > 1 else {}
         layout = tuple(sizes.items())
+        gpu = self._run_on(gpu)
         if (layout, gpu) not in self.works:
-            others = [each for each in self.gpus if (layout, each) not in self.works]
-            found = _run(self.target, sizes, self._plain, [gpu, *(g for g in others if g != gpu)])
+            others = dict.fromkeys(map(self._run_on, self.gpus))
+            new = [each for each in others if each != gpu and (layout, each) not in self.works]
+            found = _run(self.target, sizes, self._plain, [gpu, *new])
             self.works.update({(layout, each): work for each, work in found.items()})
         return self.works[layout, gpu]
+
+    def _run_on(self, gpu: CudaProfile) -> CudaProfile:
+        """The GPU that a run is for: engines have kernels of attention that store no scores on each
+        GPU, torch has them for grouped heads from compute capability 8.0 on.
+        """
+        is_old = gpu.major < 8 and self.engine != "eager"
+        return gpu._replace(major=8, minor=0) if is_old else gpu
 
 
 def question_of(

@@ -28,6 +28,9 @@ Users = Annotated[
 ]
 Context = Annotated[int, SERVING("Tokens of a sequence, prompt and answer together.", min=2)]
 Prompt = Annotated[int | None, SERVING("Tokens of a prompt. [default: half of the context]", min=1)]
+AnswerTokens = Annotated[
+    int | None, SERVING("Tokens of an answer. [default: the rest of the context]", min=1)
+]
 Gpus = Annotated[
     int | None,
     GPU("Number of GPUs; with --search, the most. [default: the size of the mesh, or 1]", min=1),
@@ -99,7 +102,7 @@ Price = Annotated[
 
 
 _AS_GIVEN = (
-    "users", "context", "prompt", "pass_tokens", "utilization", "engine",
+    "users", "context", "prompt", "answer_tokens", "pass_tokens", "utilization", "engine",
 )  # fmt: skip
 """Arguments of Python functions that are options of the same name."""
 
@@ -109,6 +112,7 @@ def serve_command(
     users: Users = None,
     context: Context = 8192,
     prompt: Prompt = None,
+    answer_tokens: AnswerTokens = None,
     gpus: Gpus = None,
     gpu: Gpu = None,
     mesh: Mesh = None,

@@ -66,6 +66,7 @@ def serve(
     users: int = 1,
     context: int = 8192,
     prompt: int | None = None,
+    answer_tokens: int | None = None,
     gpus: int | None = None,
     gpu: str | CudaProfile = DEFAULT_PROFILE,
     mesh: str | Mapping[str, int] | None = None,
@@ -85,8 +86,10 @@ def serve(
     Args:
         target: a TARGET, see :func:`torchfake.inspect.resolve`: a language model of transformers.
         users: the number of requests under way at the same time.
-        context: the number of tokens of a sequence, prompt and answer together.
+        context: the most tokens of a sequence, prompt and answer together.
         prompt: the length of prompts in tokens; by default half of the context.
+        answer_tokens: the length of answers in tokens, by default the rest of the context. If it
+            is less, times are those of such answers, and full contexts are longer than sequences.
         gpus: the number of GPUs, by default the size of `mesh`, or 1.
         gpu: the GPU type.
         mesh: the sizes of the axes, such as ``"tp=4,replicate=2"``: ``tp`` splits tensors by the
@@ -114,6 +117,7 @@ def serve(
         users=users,
         context=context,
         prompt=prompt,
+        answer_tokens=answer_tokens,
         weights=weights,
         cache_dtype=cache_dtype,
         block_size=block_size,
@@ -144,6 +148,7 @@ class Question:
     weights: str | None  # the format; None: the one of the target
     utilization: float
     engine: str
+    answer: int | None = None  # tokens of an answer
     gpus: tuple[CudaProfile, ...] = ()  # that will be asked for
     works: dict[Any, RankWork] = field(default_factory=dict, compare=False)
     """What a rank does, by mesh and GPU, with a cache in the model's dtype."""
@@ -173,7 +178,7 @@ class Question:
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
-        server = Server(work, machine, axes, self.serve, self.utilization)
+        server = Server(work, machine, axes, self.serve, self.utilization, self.answer)
         of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
         in_fp16 = (f"in fp16: {gpu.name} has no tensor cores for bf16",) * has_no_bf16
         notes = (*of_target, *in_fp16, *of_cache(self.serve.dtype_name, gpu))
@@ -224,6 +229,7 @@ def question_of(
     users: int,
     context: int,
     prompt: int | None,
+    answer_tokens: int | None,
     weights: str | None,
     cache_dtype: torch.dtype | str | None,
     block_size: int,
@@ -246,8 +252,16 @@ def question_of(
     workload = Serve(
         context, prompt=prompt, cache_dtype=cache_dtype, block_size=block_size, prefill=pass_tokens
     )
+    rest = context - workload.prompt_length
+    if answer_tokens is not None and not is_whole_number(answer_tokens, 1):
+        raise InputsError(f"answer_tokens={answer_tokens!r} is not a whole number of 1 or more")
+    if answer_tokens is not None and answer_tokens > rest:
+        raise InputsError(
+            f"answer_tokens={answer_tokens} is more than the {rest} that prompts of "
+            f"{workload.prompt_length} leave of a context of {context}"
+        )
     resolved = _in_half_precision(resolve(target, overrides=overrides))
-    return Question(target, resolved, users, workload, weights, utilization, engine)
+    return Question(target, resolved, users, workload, weights, utilization, engine, answer_tokens)
 
 
 def _mesh(mesh: str | Mapping[str, int] | None, gpus: int | None) -> Mapping[str, int]:

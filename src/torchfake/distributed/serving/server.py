@@ -41,6 +41,7 @@ class Server:
     axes: MeshAxes
     serve: Serve  # the lengths of sequences, the cache, the tokens of a pass
     utilization: float
+    answer: int | None = None  # tokens of an answer; None: what a prompt leaves of the context
 
     @property
     def num_gpus(self) -> int:
@@ -55,7 +56,8 @@ class Server:
     @property
     def request(self) -> Request:
         """The lengths of a request."""
-        return Request(self.serve.prompt_length, self.serve.context - self.serve.prompt_length)
+        prompt = self.serve.prompt_length
+        return Request(prompt, self.answer or self.serve.context - prompt)
 
     @property
     def most_tokens(self) -> int:

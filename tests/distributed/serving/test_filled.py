@@ -9,6 +9,8 @@ import pytest
 from tests.distributed.serving.test_search import searched
 from tests.distributed.serving.test_serve import SMALL, served
 from torchfake.distributed import ServingSearch
+from torchfake.inspect.records.record import on_page, shown
+from torchfake.inspect.show.layout import narrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
 
@@ -45,6 +47,11 @@ def test_the_cheapest_token_is_named_first(filled: ServingSearch) -> None:
     assert first.startswith(f"cheapest  {least.num_gpus} x {least.gpu} in bf16")
     assert users in first
     assert "; least by the token; serves as many users as have room for full contexts, " in first
+    (page,) = on_page(filled)
+    assert page.cards["price/1M"] == f"{least.price:,.2f}"
+    _, ways = shown(filled)
+    on_phone = narrowed(ways, 46)
+    assert [ways.columns[i].name for i in on_phone.shown][-1] == "price/1M"
     data = json.loads(json.dumps(filled.to_dict()))
     assert (data["users"], data["answer"]["price"]) == (None, least.price)
 

@@ -229,8 +229,11 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS, within: int = 0) -> d
 def _(found: ServingSearch) -> list[OnPage]:
     lines, *ways = shown(found)
     shown_first = found.answer or found.closest
-    plan, priced = shown_first.plan, shown_first.hourly
-    price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
+    plan = shown_first.plan
+    name, priced = "price/hour", shown_first.hourly
+    if found.users is None:
+        name, priced = "price/1M", shown_first.price
+    price = {} if priced is None else {name: f"{priced:,.2f}"}
     within = shown_first.most_users if found.limits != NO_LIMITS else 0
     cards = _cards(plan, found.limits, within)
     nearest = "" if found.fits else ", nearest of those tried"

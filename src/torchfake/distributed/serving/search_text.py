@@ -45,8 +45,8 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("in memory", lambda offer: _most_users(offer.plan), str, need=6),
         Column("fits", "plan.verdict", emphasis=VERDICT),
         *[Column("limits", _within, need=3, under="limits ")] * has_limits,
-        Column("price/hour", "hourly", "{:,.2f}".format, need=1),
-        Column("price/1M", "price", "{:,.2f}".format, need=3),
+        Column("price/hour", "hourly", "{:,.2f}".format, need=3 if is_filled else 1),
+        Column("price/1M", "price", "{:,.2f}".format, need=1 if is_filled else 3),
     )
 
 

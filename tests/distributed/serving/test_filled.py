@@ -10,6 +10,7 @@ from tests.distributed.serving.test_search import searched
 from tests.distributed.serving.test_serve import SMALL, served
 from torchfake.distributed import ServingSearch
 from torchfake.inspect.records.record import on_page, shown
+from torchfake.inspect.records.units import price_text
 from torchfake.inspect.show.layout import narrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' on import
@@ -46,9 +47,10 @@ def test_the_cheapest_token_is_named_first(filled: ServingSearch) -> None:
     users = f"{least.plan.users:,} users, "
     assert first.startswith(f"cheapest  {least.num_gpus} x {least.gpu} in bf16")
     assert users in first
-    assert "; least by the token; serves as many users as have room for full contexts, " in first
+    assert "; least by the token, with weights in bf16 (" in first
+    assert "; serves as many users as have room for full contexts, with answers of " in first
     (page,) = on_page(filled)
-    assert page.cards["price/1M"] == f"{least.price:,.2f}"
+    assert page.cards["price/1M"] == price_text(least.price or 0.0)
     _, ways = shown(filled)
     on_phone = narrowed(ways, 46)
     assert [ways.columns[i].name for i in on_phone.shown][-1] == "price/1M"

@@ -19,7 +19,13 @@ from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.figures.svg import HALO
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
-from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
+from torchfake.inspect.records.units import (
+    bytes_text,
+    duration_text,
+    number_text,
+    price_text,
+    seconds_text,
+)
 
 _WIDTH, _HEIGHT, _WIDEST = 400, 280, 500
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 52, 40, 46
@@ -233,7 +239,7 @@ def _(found: ServingSearch) -> list[OnPage]:
     name, priced = "price/hour", shown_first.hourly
     if found.users is None:
         name, priced = "price/1M", shown_first.price
-    price = {} if priced is None else {name: f"{priced:,.2f}"}
+    price = {} if priced is None else {name: price_text(priced)}
     within = shown_first.most_users if found.limits != NO_LIMITS else 0
     cards = _cards(plan, found.limits, within)
     nearest = "" if found.fits else ", nearest of those tried"

@@ -15,7 +15,7 @@ from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
 from torchfake.errors import listed
 from torchfake.inspect.records.record import shown
-from torchfake.inspect.records.units import number_text, seconds_text
+from torchfake.inspect.records.units import number_text, price_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
 
 _NOTE = (
@@ -45,8 +45,8 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("in memory", lambda offer: _most_users(offer.plan), str, need=6),
         Column("fits", "plan.verdict", emphasis=VERDICT),
         *[Column("limits", _within, need=3, under="limits ")] * has_limits,
-        Column("price/hour", "hourly", "{:,.2f}".format, need=3 if is_filled else 1),
-        Column("price/1M", "price", "{:,.2f}".format, need=1 if is_filled else 3),
+        Column("price/hour", "hourly", price_text, need=3 if is_filled else 1),
+        Column("price/1M", "price", price_text, need=1 if is_filled else 3),
     )
 
 
@@ -182,9 +182,9 @@ def _for_less(found: ServingSearch) -> str:
     if not found.remedies:
         return ""
     change, offer = found.remedies[0]
-    price = offer.hourly if found.users is not None else offer.price
+    _, price = offer.cost
     perhaps = ", perhaps" * found.limits.may_be_missed_by(offer.plan)
-    return f", with {_formats(found.offers)} ({price:,.2f} with {change}{perhaps})"
+    return f", with {_formats(found.offers)} ({price_text(price)} with {change}{perhaps})"
 
 
 def _tried(found: ServingSearch) -> str:
@@ -217,7 +217,8 @@ def _offer_text(found: ServingSearch, offer: Offer) -> str:
     """A way to serve, what a user of it sees, and what it yields and costs."""
     price = ""
     if offer.price is not None:
-        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million answer tokens"
+        hourly, each = price_text(offer.hourly or 0.0), price_text(offer.price)
+        price = f", {hourly} an hour, {each} for a million answer tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
     users = f", at most {number_text(offer.most_users, 'user')}" * bool(offer.most_users)

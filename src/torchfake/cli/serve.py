@@ -19,8 +19,22 @@ from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
 
 Users = Annotated[int, SERVING("Requests under way at the same time.", min=1)]
-Context = Annotated[int, SERVING("Tokens of a sequence, prompt and answer together.", min=2)]
-Prompt = Annotated[int | None, SERVING("Tokens of a prompt. [default: half of the context]", min=1)]
+Context = Annotated[
+    int,
+    SERVING(
+        "Length of a sequence, prompt and answer together, such as 8192 or 8k.",
+        parser=options.tokens(2),
+        metavar="TOKENS",
+    ),
+]
+Prompt = Annotated[
+    int | None,
+    SERVING(
+        "Length of a prompt. [default: half of the context]",
+        parser=options.tokens(),
+        metavar="TOKENS",
+    ),
+]
 Gpus = Annotated[
     int | None,
     GPU("Number of GPUs; with --search, the most. [default: the size of the mesh, or 1]", min=1),
@@ -60,7 +74,10 @@ CacheDtype = Annotated[
         metavar="DTYPE",
     ),
 ]
-PassTokens = Annotated[int, SERVING("Most tokens of a pass (chunked prefill).", min=1)]
+PassTokens = Annotated[
+    int,
+    SERVING("Most tokens of a pass (chunked prefill).", parser=options.tokens(), metavar="TOKENS"),
+]
 Utilization = Annotated[float, SERVING("Share of the GPU's memory that the engine may use.")]
 EngineName = Annotated[
     str,

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
-from torchfake._core.gpu_names import keys_named
-from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
+from torchfake._core.gpu_profiles import CudaProfile, keys_named, named_profile, named_profiles
 from torchfake._progress import progress
 from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
 from torchfake.distributed.serving.offers import Limits, ServingSearch

@@ -26,10 +26,29 @@ Users = Annotated[
         min=1,
     ),
 ]
-Context = Annotated[int, SERVING("Tokens of a sequence, prompt and answer together.", min=2)]
-Prompt = Annotated[int | None, SERVING("Tokens of a prompt. [default: half of the context]", min=1)]
+Context = Annotated[
+    int,
+    SERVING(
+        "Length of a sequence, prompt and answer together, such as 8192 or 8k.",
+        parser=options.tokens(2),
+        metavar="TOKENS",
+    ),
+]
+Prompt = Annotated[
+    int | None,
+    SERVING(
+        "Length of a prompt. [default: half of the context]",
+        parser=options.tokens(),
+        metavar="TOKENS",
+    ),
+]
 AnswerTokens = Annotated[
-    int | None, SERVING("Tokens of an answer. [default: the rest of the context]", min=1)
+    int | None,
+    SERVING(
+        "Length of an answer. [default: the rest of the context]",
+        parser=options.tokens(),
+        metavar="TOKENS",
+    ),
 ]
 Gpus = Annotated[
     int | None,
@@ -70,7 +89,10 @@ CacheDtype = Annotated[
         metavar="DTYPE",
     ),
 ]
-PassTokens = Annotated[int, SERVING("Most tokens of a pass (chunked prefill).", min=1)]
+PassTokens = Annotated[
+    int,
+    SERVING("Most tokens of a pass (chunked prefill).", parser=options.tokens(), metavar="TOKENS"),
+]
 Utilization = Annotated[float, SERVING("Share of the GPU's memory that the engine may use.")]
 EngineName = Annotated[
     str,

@@ -8,7 +8,9 @@ import re
 import pytest
 
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
+from torchfake import profiles
 from torchfake.distributed import ServingSearch, search_servers
+from torchfake.distributed.serving import search
 from torchfake.errors import InputsError
 from torchfake.inspect.records.record import on_page, shown
 from torchfake.inspect.records.units import seconds_text
@@ -321,6 +323,13 @@ def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_
     for row in ("nearest", "perhaps"):
         (line,) = (line for line in past.splitlines() if line.startswith(row))
         assert of_missed in line
+
+
+def test_a_price_is_of_all_that_its_name_means() -> None:
+    own = profiles()["t4-16gb"]._replace(name="\N{GREEK SMALL LETTER PI}")
+    kinds = {"a100-40gb": own, "a100-80gb": own, "rtx4090-24gb": own, own.name: own}
+    prices = {"A100": 1.0, "4090": 2.0, own.name: 3.0}
+    assert [*search._hourly(prices, kinds).values()] == [1.0, 1.0, 2.0, 3.0]
 
 
 def test_json_has_the_best(found: ServingSearch) -> None:

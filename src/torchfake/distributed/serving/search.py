@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
-from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
+from torchfake._core.gpu_profiles import CudaProfile, keys_named, named_profile, named_profiles
 from torchfake._progress import progress
 from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
 from torchfake.distributed.serving.limits import Limits
@@ -156,10 +156,11 @@ def _left_out(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -
 
 
 def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> dict[str, float]:
-    """Prices by the name of the profile, of which a given name may be the beginning."""
+    """Prices by the name of the profile, which may be given as that of a GPU is."""
     found = {}
+    names = {key: gpu.name for key, gpu in kinds.items()}
     for given, price in prices.items():
-        named = [name for name in kinds if name == given or name.startswith(f"{given}-")]
+        named = (given,) if given in kinds else keys_named(str(given), names)
         if not named:
             hint = did_you_mean(str(given), kinds) or f": these are {', '.join(kinds)}"
             raise InputsError(f"prices has a price of {given!r}, which is not in gpu{hint}")

@@ -233,7 +233,7 @@ class ServingPlan(Record):
             "gpus": self.num_gpus,
             "mesh": dict(server.axes.sizes),
             "weights": self.weights,
-            "serve": server.serve.to_dict(),
+            "serve": {**server.serve.to_dict(), "users": self.users},
             "pass_tokens": server.most_tokens,
             "memory": self.memory.to_dict(),
             "cache_tokens": self.cache_tokens,

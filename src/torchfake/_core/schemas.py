@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._torch import kernels
+from torchfake._torch.dispatch_keys import counts_writes_in_python
 
 aten = torch.ops.aten
 
@@ -37,6 +38,7 @@ class OpTraits(NamedTuple):
     is_data_dependent: bool  # tagged: its result, or the shape of its result, depends on values
     mutates_if_position: int | None  # position of the flag that must be set for it to mutate
     is_foreach: bool  # result i is computed from element i of the first list
+    kernel_counts_writes: bool  # its kernel increments the versions of what it writes, not autograd
     is_metadata_only: bool  # reads and changes metadata of tensors and no bytes: a view
     reads_values: bool  # its outcome may depend on the values of its arguments
     returns_tensors: bool  # there are tensors among its results
@@ -240,6 +242,7 @@ def _read_schema(func: Any) -> OpTraits:
         is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),
         mutates_if_position=_flag_position(packet, arguments),
         is_foreach=packet.startswith("aten::_foreach_"),
+        kernel_counts_writes=packet.startswith("aten::_foreach_") or counts_writes_in_python(func),
         is_metadata_only=_is_metadata_only(func, packet, arguments),
         reads_values=_reads_values(func, packet, arguments),
         returns_tensors=_returns_tensors(func),

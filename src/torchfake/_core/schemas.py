@@ -58,9 +58,9 @@ _MIXES_DEVICES = frozenset(
      "aten::as_strided_scatter", "aten::resize_as_",  # takes only the sizes of the other
      "aten::fill", "aten::fill_",  # read the number, wherever it is
      "aten::set_",  # takes the storage of another tensor, on any device
-     # lengths, targets and sections may stay on the CPU
-     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::tensor_split",
-     "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"}
+     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss",  # lengths
+     "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_",
+     "aten::tensor_split"}
 )  # fmt: skip
 """Operators whose kernels accept arguments on several devices (fused ones a learning rate)."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import threading
 from functools import cache
-from typing import Any
 
 from torchfake._core import living, modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState

@@ -196,7 +196,7 @@ _CALLING_OTHERS = (
 
 
 def show_calls_to_modes(cls: Any) -> None:
-    """Make each of these methods, and the assignment of ``data``, one call to the modes of a program
+    """Make each of these methods, and the assignment of ``data``, one call to a program's modes
     (``TorchFunctionMode``), as what it overrides is: they do not see what it calls itself.
     """
     own = vars(cls)

@@ -257,7 +257,7 @@ _WRITING_KEYS = ("CPU", "CUDA", "CompositeExplicitAutograd")
 
 
 def counts_writes_in_python(op: Any) -> bool:
-    """Whether no kernel of autograd counts the writes of `op`, and its own kernel is in Python: then
+    """Whether autograd does not count the writes of `op`, and its kernel is in Python: then
     the operators that the kernel calls count them. (A kernel in C++ writes bytes, and counts none.)
     """
     name = op.name()

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.behaviour.networks import conv_network, train_conv_network
 from tests.conftest import all_fake, describe
-from torchfake import FakeTensor, fake_like, fake_mode, is_fake
+from torchfake import FakeTensor, deferred_mode, fake_like, fake_mode, is_fake
 
 
 class Log(TorchDispatchMode):
@@ -152,3 +152,50 @@ def test_profiler_and_anomaly_modes() -> None:
             train_conv_network()
         with torch.autograd.set_detect_anomaly(False), torch.autograd.graph.save_on_cpu():
             train_conv_network()
+
+
+class Functions(TorchFunctionMode):
+    """Logs the name of each function, and runs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__
+        self.names.append(f"{func.__self__.__name__}.{name}" if name == "__set__" else name)
+        return func(*args, **(kwargs or {}))
+
+
+def _set_data(x: Any) -> None:
+    x.data = torch.ones(3)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "data": _set_data,
+    "numpy": lambda x: x.numpy(),
+    "tolist": lambda x: x.tolist(),
+    "apply_": lambda x: x.apply_(lambda number: number + 1),
+    "cpu": lambda x: x.cpu(),
+    "type": lambda x: (x.type(), x.type(torch.float64)),
+    "new": lambda x: (x.new(3), x.new_tensor([1.0])),
+    "memory": lambda x: (x.untyped_storage(), x.data_ptr(), x.is_shared(), x.share_memory_()),
+    "text": lambda x: (repr(x), f"{x}", f"{x[0]:.2f}"),
+    "indices": lambda x: (len(x), x[[0, 1]], x.__setitem__([0, 1], 2)),
+    "dlpack": lambda x: (x.__dlpack_device__(), x.get_device()),
+}
+
+
+@pytest.mark.parametrize("mode", [fake_mode, deferred_mode])
+@pytest.mark.parametrize("name", CALLS)
+def test_function_modes_see_what_the_program_calls(name: str, mode: Any) -> None:
+    def names() -> list[str]:
+        x = torch.zeros(3)
+        with Functions() as outer, Functions() as inner:
+            CALLS[name](x)
+        assert outer.names == inner.names
+        return inner.names
+
+    expected = names()
+    with mode():
+        assert names() == expected

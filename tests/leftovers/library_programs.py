@@ -42,6 +42,15 @@ def run_family(family: str) -> Any:
     return hidden, list(model.parameters())
 
 
+def run_dinov3() -> Any:
+    """A model with tables that functions of its module cache."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "image_size": 32, "patch_size": 16}
+    config = transformers.DINOv3ViTConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    return transformers.AutoModel.from_config(config).eval()(torch.randn(1, 3, 32, 32))[0]
+
+
 def run_image_model(module: str, make: str, size: int, **options: Any) -> Any:
     model = getattr(importlib.import_module(module), make)(**options)
     found = model.eval()(torch.randn(1, 3, size, size))
@@ -131,7 +140,10 @@ LIBRARIES: dict[str, dict[str, Program]] = {
     "mixture_of_experts": {"MoE": run_mixture_of_experts},
     "botorch": {"SingleTaskGP": run_botorch},
     "torchrl": {"DDPGLoss": run_torchrl},
-    "transformers": {n: partial(run_family, n) for n in FAMILIES},
+    "transformers": {
+        **{n: partial(run_family, n) for n in FAMILIES},
+        "dinov3_vit": run_dinov3,
+    },
     "diffusers": {
         "AutoencoderKL": lambda: _run_diffusers("AutoencoderKL", (1, 3, 16, 16)),
         "UNet2DModel": lambda: _run_diffusers("UNet2DModel", (1, 3, 16, 16), 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -99,6 +100,28 @@ def sample(make: Callable[[], torch.distributions.Distribution]) -> Any:
     value = distribution.sample()
     kept = torch.distributions.kl_divergence(distribution, distribution) if _has_kl(make) else value
     return value, kept
+
+
+_real = {name: make() for name, make in DISTRIBUTIONS.items()}
+_real_layers = {
+    name: make() for name, (make, _) in LAYERS.items() if name.endswith(("_norm", "orthogonal"))
+}
+
+
+def sample_real(distribution: torch.distributions.Distribution) -> Any:
+    """Of a distribution that was made outside of modes, samples and all that it computes once."""
+    lazy = torch.distributions.utils.lazy_property
+    names = [n for n in dir(type(distribution)) if _is_lazy(type(distribution), n, lazy)]
+    return distribution.sample(), [getattr(distribution, name) for name in names]
+
+
+def _is_lazy(cls: type, name: str, lazy: type) -> bool:
+    return isinstance(inspect.getattr_static(cls, name), lazy)
+
+
+def call_real(module: nn.Module) -> Any:
+    """A layer that was made outside of modes, evaluated: its weight is computed at each use."""
+    return module.eval()(torch.randn(2, 4))
 
 
 def _has_kl(make: Any) -> bool:
@@ -200,6 +223,9 @@ def programs() -> Iterator[tuple[str, Program]]:
         yield f"nn.{name}", partial(layer, make, *sizes)
     for name, distribution in DISTRIBUTIONS.items():
         yield f"distributions.{name}", partial(sample, distribution)
+        yield f"distributions.{name} (real)", partial(sample_real, _real[name])
+    for name, module in _real_layers.items():
+        yield f"nn.{name} (real)", partial(call_real, module)
     yield from FUNCTIONS.items()
     for name, script in SCRIPTS.items():
         yield f"jit.{name}", script

@@ -100,7 +100,7 @@ def learn_recipe(
         new_storage_bytes=new_bytes,
         metadata_changes=metadata_changes,
         propagates_values=has_values,
-        increments_versions=traits.is_foreach and bool(traits.mutated_names),
+        increments_versions=traits.kernel_counts_writes and bool(traits.mutated_names),
         guard_default_dtype=None if has_dtype else torch.get_default_dtype(),
         guard_devices=current_devices() if _names_accelerator(args, kwargs) else None,
         guard_engine=sum_may_lie_otherwise(func, args),

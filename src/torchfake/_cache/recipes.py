@@ -97,7 +97,7 @@ class Recipe:
     has_lazy_value: bool = (
         False  # if all arguments are known, the result's value is computed when read
     )
-    increments_versions: bool = False  # a foreach operator: its kernel counts writes for autograd
+    increments_versions: bool = False  # its kernel counts writes for autograd
     guard_default_dtype: torch.dtype | None = None  # guard: torch's default dtype must be this
     guard_devices: Any = None  # guard: current_devices() must return this
     guard_engine: bool = False  # guard: it is not autograd's engine that calls

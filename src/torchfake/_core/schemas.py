@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._torch import kernels
+from torchfake._torch.dispatch_keys import counts_writes_in_python
 
 aten = torch.ops.aten
 
@@ -37,6 +38,7 @@ class OpTraits(NamedTuple):
     is_data_dependent: bool  # tagged: its result, or the shape of its result, depends on values
     mutates_if_position: int | None  # position of the flag that must be set for it to mutate
     is_foreach: bool  # result i is computed from element i of the first list
+    kernel_counts_writes: bool  # its kernel increments the versions of what it writes, not autograd
     is_metadata_only: bool  # reads and changes metadata of tensors and no bytes: a view
     reads_values: bool  # its outcome may depend on the values of its arguments
     returns_tensors: bool  # there are tensors among its results
@@ -49,38 +51,38 @@ class OpTraits(NamedTuple):
 
 _MIXES_DEVICES = frozenset(
     {"aten::copy_", "aten::copy", "aten::_to_copy", "aten::to",  # copy between devices
-     # CPU indices into a tensor on CUDA
-     "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_",
+     "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_",  # CPU indices
      "aten::_index_put_impl_", "aten::_unsafe_index_put",
      # copy the source into a copy of the first argument
      "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter",
-     "aten::as_strided_scatter",
-     "aten::resize_as_",  # takes only the sizes of the other
+     "aten::as_strided_scatter", "aten::resize_as_",  # takes only the sizes of the other
      "aten::fill", "aten::fill_",  # read the number, wherever it is
      "aten::set_",  # takes the storage of another tensor, on any device
-     # lengths, targets and sections may stay on the CPU
-     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss",
-     "aten::tensor_split",
-     # the learning rate may be a tensor on the CPU
-     "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_"}
+     "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_cudnn_ctc_loss",  # lengths
+     "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_",
+     "aten::tensor_split"}
 )  # fmt: skip
-"""Operators whose kernels accept arguments on several devices."""
+"""Operators whose kernels accept arguments on several devices (fused ones a learning rate)."""
 
 _REFUSING = frozenset(
-    {"_batch_norm_with_update", "_batch_norm_with_update_functional", "_native_batch_norm_legit",
-     "_native_batch_norm_legit_functional", "_prelu_kernel", "_scaled_mm", "_scaled_mm_v2",
-     "addbmm", "addcdiv", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy", "bincount",
-     "block_diag", "bucketize", "cat", "clamp", "clamp_max", "clamp_min", "complex", "dot",
-     "embedding", "equal", "gather", "gcd", "gelu_backward", "huber_loss", "igamma", "igammac",
-     "index_add", "index_copy", "index_reduce", "index_select", "isin", "lcm", "logaddexp",
-     "logaddexp2", "logit_backward", "masked_scatter", "masked_select", "mse_loss",
-     "multi_margin_loss", "multilabel_margin_loss_forward", "native_batch_norm",
-     "native_dropout_backward", "nextafter", "normal", "polar", "put", "scatter", "scatter_add",
-     "scatter_reduce", "searchsorted", "sigmoid_backward", "silu_backward", "smooth_l1_loss",
-     "stack", "take", "tanh_backward", "threshold_backward", "vdot"}
+    {"_batch_norm_with_update_functional", "_chunk_cat", "_fused_rms_norm", "_grouped_mm",
+     "_native_batch_norm_legit_functional", "addcdiv", "binary_cross_entropy", "block_diag",
+     "clamp", "clamp_max", "clamp_min", "complex", "convolution_backward", "embedding", "equal",
+     "gcd", "gelu_backward", "igamma", "igammac", "lcm", "logaddexp", "logaddexp2",
+     "logit_backward", "masked_scatter", "mse_loss", "native_dropout_backward", "nextafter",
+     "normal", "polar", "put", "sigmoid_backward", "silu_backward", "smooth_l1_loss", "stack",
+     "tanh_backward", "threshold_backward"}
 )  # fmt: skip
-"""Operators without ``device_check: NoCheck`` in native_functions.yaml, or whose kernels compare
-devices: they refuse the CPU tensors of no dims that TensorIterator would accept."""
+"""Pointwise and composite operators that refuse CPU tensors of no dims all the same."""
+
+_TAKING = frozenset(
+    {"__irshift_", "_cudnn_rnn", "_efficient_attention_backward", "_flash_attention_backward",
+     "_scaled_dot_product_efficient_attention_backward", "_validate_compressed_sparse_indices",
+     "_scaled_dot_product_flash_attention_backward", "_use_cudnn_ctc_loss", "bernoulli", "binomial",
+     "floor_divide", "is_set_to", "miopen_ctc_loss", "_use_miopen_ctc_loss", "_nested_from_padded",
+     "_nested_view_from_buffer", "rsub", "where"}
+)  # fmt: skip
+"""Other operators with ``device_check: NoCheck`` in native_functions.yaml."""
 
 _REFUSING_AT = {
     **dict.fromkeys(("addcmul", "lerp", "masked_fill", "index_fill", "_index_fill"), range(2)),
@@ -90,7 +92,7 @@ _REFUSING_AT = {
 }
 """Operators whose kernels refuse such numbers in place of some of their tensors."""
 
-_DOES_TO_EACH = {"maximum": "clamp_min", "minimum": "clamp_max"}
+_DOES_TO_EACH = {"_foreach_maximum": "clamp_min", "_foreach_minimum": "clamp_max"}
 """What ``_foreach_`` operators do to each element where their names do not say so."""
 
 _RETURNS_UNINITIALIZED = frozenset(
@@ -235,11 +237,12 @@ def _read_schema(func: Any) -> OpTraits:
         and not any("Tensor" in str(a.type) for a in arguments),
         is_view=is_view,
         keeps_inference=packet in _UNSAFE_VIEWS or (is_view and str(func) != "aten.view.dtype"),
-        refuses_numbers_at=_refuses_numbers_at(packet),
+        refuses_numbers_at=_refuses_numbers_at(func, packet),
         mixes_devices=packet in _MIXES_DEVICES or packet.startswith("aten::_foreach_"),
         is_data_dependent=bool(_VALUE_TAGS.intersection(func.tags)),
         mutates_if_position=_flag_position(packet, arguments),
         is_foreach=packet.startswith("aten::_foreach_"),
+        kernel_counts_writes=packet.startswith("aten::_foreach_") or counts_writes_in_python(func),
         is_metadata_only=_is_metadata_only(func, packet, arguments),
         reads_values=_reads_values(func, packet, arguments),
         returns_tensors=_returns_tensors(func),
@@ -253,12 +256,18 @@ def _read_schema(func: Any) -> OpTraits:
     return traits._replace(is_recorded_plainly=is_plain)
 
 
-def _refuses_numbers_at(packet: str) -> range:
+def _refuses_numbers_at(func: Any, packet: str) -> range:
+    """Which tensors must not be numbers on the CPU. TensorIterator, which pointwise operators use,
+    takes them; the code in front of other kernels of CUDA compares the devices of all tensors.
+    """
     name = packet.removeprefix("aten::").removesuffix("_")
-    if name.startswith("_foreach_"):
-        each = name.removeprefix("_foreach_")
-        name = _DOES_TO_EACH.get(each, each)
-    return _REFUSING_AT.get(name, range(sys.maxsize if name in _REFUSING else 0))
+    each = _DOES_TO_EACH.get(name, name.removeprefix("_foreach_"))
+    is_refusing = each in _REFUSING
+    if packet.startswith("aten::") and each == name not in _TAKING and not is_refusing:
+        plain = getattr(getattr(aten, name, None), func._overloadname, func)
+        is_pointwise = torch.Tag.pointwise in {*func.tags, *plain.tags}
+        is_refusing = not is_pointwise and kernels.has_kernels_of_devices(func)
+    return _REFUSING_AT.get(each, range(sys.maxsize if is_refusing else 0))
 
 
 def _is_recorded_plainly(traits: OpTraits, arguments: Any) -> bool:

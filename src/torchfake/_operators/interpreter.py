@@ -315,7 +315,7 @@ def _update_mutated_fakes(call: Call) -> None:
     """Give each written fake the metadata that its meta tensor has after the run."""
     if not call.traits.mutated_names:
         return
-    if call.traits.is_foreach:
+    if call.traits.kernel_counts_writes:
         increment_versions(call)
     for meta, fake in call.fakes_by_meta.values():
         storage = call.storages_by_key.get(subclass.storage_key(meta.untyped_storage()))

@@ -111,8 +111,8 @@ def mutated_tensors(call: Call) -> list[torch.Tensor]:
 
 
 def increment_versions(call: Call) -> None:
-    """Increment the versions of the tensors that a foreach operator writes: autograd leaves this to
-    the kernels of foreach operators.
+    """Increment the versions of the tensors that an operator writes whose kernel counts writes: a
+    foreach operator, or one that a program defines by a kernel in Python.
 
     Raises:
         RuntimeError: outside of inference mode, if one is an inference tensor.

@@ -19,6 +19,7 @@ Its files, in reading order:
     threads           modes propagated into threads, and into work submitted to executors
     entry             entry and exit of a mode, wherever an interrupt arrives
     imports           modules imported in a mode run outside of it
+    caches            caches of torch and of transformers, which keep no fakes
     libraries         libraries that compare exact classes or cache the available devices
     compiled          torch.compile: compiled functions run uncompiled in a mode and on fakes
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 from functools import cache
-from typing import Any
 
 from torchfake._core import living, modes
 from torchfake._core.modes import DEFERRED_AS_META, ModeState
 from torchfake._operators.composites import own_autograd
 from torchfake._patches import (
     autocast,
+    caches,
     device_arguments,
     libraries,
     while_fakes_live,
@@ -105,11 +105,11 @@ def _install_for(on: set[ModeState]) -> None:
     if types != _remembered.types:
         _remembered.update(types)
     if on and not _for_any_mode.is_installed:
-        _lists_of_functions.note()
+        _caches.note()
         _for_any_mode.install([*PATCHES_FOR_ANY_MODE, *libraries.patches_of_imported()])
     elif not on:
         if _for_any_mode.is_installed:
-            _lists_of_functions.forget_new()
+            _caches.forget_new()
         _for_any_mode.uninstall()  # also after an interrupted installation
     if any_named:
         _for_named_devices.install(_patches_for_named_devices())
@@ -121,28 +121,7 @@ def _install_for(on: set[ModeState]) -> None:
             patches.install(_patches_for(device_type))
 
 
-class _ListsOfFunctions:
-    """Torch's caches of its own functions, in which replacements and fake devices would stay after
-    the last mode.
-    """
-
-    def __init__(self) -> None:
-        self._misses: dict[Any, int] = {}
-
-    def note(self) -> None:
-        """Note the state of the caches before functions are replaced."""
-        self._misses.clear()
-        for cached in backends.caches_of_functions():
-            self._misses[cached] = cached.cache_info().misses
-
-    def forget_new(self) -> None:
-        """Clear the caches that torch has added to since :meth:`note`."""
-        for cached in backends.caches_of_functions():
-            if cached.cache_info().misses != self._misses.get(cached, 0):
-                cached.cache_clear()
-
-
-_lists_of_functions = _ListsOfFunctions()
+_caches = caches.Caches()
 
 
 def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
@@ -158,6 +137,7 @@ def _remove_unneeded(types: set[str], any_named: bool, misread: bool) -> None:
 
 PATCHES_FOR_ANY_MODE = [
     *autocast.PATCHES,
+    *caches.PATCHES,
     *copies.PATCHES,
     *data_sources.PATCHES,
     *device_arguments.PATCHES,

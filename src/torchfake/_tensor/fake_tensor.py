@@ -207,6 +207,7 @@ class FakeTensor(torch.Tensor):
 
 for _name, _attribute in of_device_types().items():
     setattr(FakeTensor, _name, _attribute)
+torch_function.show_calls_to_modes(FakeTensor)
 
 
 def new_fake(

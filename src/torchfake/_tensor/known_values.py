@@ -16,7 +16,7 @@ import torch
 from torchfake._core import memory
 from torchfake._core.storage import NO_BYTES, AssumedFill, Storage
 from torchfake._replay import first_use as replay
-from torchfake._torch import dispatcher, subclass
+from torchfake._torch import autograd, dispatcher, subclass
 from torchfake._unknown_values import answerers
 from torchfake.errors import UnknownValueError
 
@@ -192,14 +192,24 @@ def formatted(fake: Any, spec: str) -> str:
 
 
 def apply_(fake: Any, function: Any) -> Any:
-    """Overridden because C++ would not call the function for any element."""
+    """Overridden because C++ would not call the function for any element. As in C++, elements that
+    share memory are each written, and the write is not counted.
+    """
     subclass.builtin_methods.apply_(fake, function)  # raises what torch raises
     storage = fake._fake_storage
     if storage.deferred is None and not is_known(fake):
         return fake
-    with without_fake_mode():
-        values = read_value(fake, "apply_()").clone().apply_(function)
-    return fake.copy_(values)
+    version = autograd.version_of(fake)
+    with torch.inference_mode(version is None):
+        whole = fake.as_strided((storage.num_bytes // fake.element_size(),), (1,), 0)
+        with without_fake_mode():
+            written = read_value(whole, "apply_()").untyped_storage().clone()
+            values = memory.view_of(written, whole._fake_meta)
+            memory.view_of(written, fake._fake_meta).apply_(function)
+        whole.copy_(values)
+    if version is not None:
+        autograd.set_version(fake, version)
+    return fake
 
 
 _NUMBERS = frozenset({bool, int, float, complex})

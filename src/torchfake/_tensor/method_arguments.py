@@ -176,14 +176,16 @@ _MAX_TUPLE = 32  # torch/csrc/autograd/python_variable_indexing.cpp: a list this
 def get_item(tensor: torch.Tensor, index: Any) -> Any:
     """``tensor[index]``."""
     if type(index) not in _WITHOUT_DATA:
-        index = _with_tensors(index)
+        with subclass.no_torch_functions():
+            index = _with_tensors(index)
     return _get_item(tensor, index)
 
 
 def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
     """``tensor[index] = value``."""
     if type(index) not in _WITHOUT_DATA:
-        index = _with_tensors(index)
+        with subclass.no_torch_functions():
+            index = _with_tensors(index)
     _set_item(tensor, index, value)
 
 

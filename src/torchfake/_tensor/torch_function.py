@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake._core import modes
+from torchfake._core import devices, modes
 from torchfake._core.devices import encode
 from torchfake._core.source_location import CodePredicate
 from torchfake._tensor.autocast import kernels as autocast
@@ -185,3 +185,34 @@ class OverrideSwitch(property):
 
 
 override_switch = OverrideSwitch(functools.partial(getattr, modes.thread, "torch_function"))
+
+
+_CALLING_OTHERS = (
+    "apply_", "cpu", "data_ptr", "get_device", "is_shared", "new", "new_tensor", "numpy",
+    "share_memory_", "tolist", "type", "untyped_storage", "__dlpack__", "__dlpack_device__",
+    "__format__", "__len__", "__repr__", *devices.KINDS,
+)  # fmt: skip
+"""Methods of fakes that may call others. (Attributes such as ``device`` are read too often.)"""
+
+
+def show_calls_to_modes(cls: Any) -> None:
+    """Make each of these methods, and the assignment of ``data``, one call to a program's modes
+    (``TorchFunctionMode``), as what it overrides is: they do not see what it calls itself.
+    """
+    own = vars(cls)
+    for name in filter(own.__contains__, _CALLING_OTHERS):
+        setattr(cls, name, _shown(own[name], name))
+    set_data = _shown(cls.data.fset, "__set__")
+    set_data.__self__ = _BUILTIN.data  # as of the method of C++
+    cls.data = cls.data.setter(set_data)
+
+
+def _shown(method: Any, name: str) -> Any:
+    @functools.wraps(method)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        if not subclass.is_function_mode_on():
+            return method(*args, **kwargs)
+        return torch.overrides.handle_torch_function(shown, (), *args, **kwargs)
+
+    shown.__name__ = name
+    return shown

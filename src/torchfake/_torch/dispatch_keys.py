@@ -251,3 +251,17 @@ def own_autograd_key(op: Any, device_type: str) -> Any:
         return None
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), name)
     return torch._C._parse_dispatch_key(name) if has_kernel else None
+
+
+_WRITING_KEYS = ("CPU", "CUDA", "CompositeExplicitAutograd")
+
+
+def counts_writes_in_python(op: Any) -> bool:
+    """Whether autograd does not count the writes of `op`, and its kernel is in Python: then
+    the operators that the kernel calls count them. (A kernel in C++ writes bytes, and counts none.)
+    """
+    name = op.name()
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "ADInplaceOrView"):
+        return False
+    path = name.replace("::", "/")
+    return any(f"{path}/{key}" in torch.library._impls for key in _WRITING_KEYS)

@@ -114,6 +114,19 @@ def is_decomposed_in_cpp(func: Any) -> bool:
     return not any(has_kernel(name, device) for device in ("CPU", "CUDA", "Meta"))
 
 
+_FOR_ALL_DEVICES = (
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+
+
+def has_kernels_of_devices(func: Any) -> bool:
+    """Whether an operator has a kernel for each type of device, and none for all of them."""
+    has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, func.name()
+    return has_kernel(name, "CPU") or not any(has_kernel(name, key) for key in _FOR_ALL_DEVICES)
+
+
 def decompose(func: Any, args: Any, kwargs: Any) -> Any:
     """Run the C++ decomposition of an operator. ``func.decompose`` prefers Python functions, which
     torch's tracers use: dropout draws differently there, and copies in ``eval()``. Checked on torch

@@ -64,6 +64,15 @@ def _is_swapping(caller: types.CodeType) -> bool:
     return caller in _swaps_attributes
 
 
+is_function_mode_on = torch._C._is_torch_function_mode_enabled
+"""Whether a ``TorchFunctionMode`` sees the next call of a torch function."""
+
+
+def no_torch_functions() -> Guards:
+    """Context: torch functions look for overrides neither on their arguments nor for modes."""
+    return Guards(torch._C.DisableTorchFunction)
+
+
 def no_subclass_functions() -> Guards:
     """Context: torch functions do not look for overrides on their arguments, only for modes."""
     return Guards(torch._C.DisableTorchFunctionSubclass)

@@ -28,7 +28,7 @@ def _resolved_in_eager(original: Any, /, tensor: Any, *args: Any, **kwargs: Any)
 
 
 def _is_conjugate_or_negative(tensor: torch.Tensor) -> bool:
-    with subclass.no_subclass_functions():
+    with subclass.no_torch_functions():
         return tensor.is_conj() or tensor.is_neg()
 
 

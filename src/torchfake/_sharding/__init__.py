@@ -7,8 +7,7 @@ requests.
 
 Files, in reading order:
 
-    local_tensors     the deferred tensors of this rank: plain ones, and the shards of DTensors;
-                      refuses, by name, tensors that were never recorded
+    local_tensors     the deferred tensors of this rank; refuses those that were never recorded
     local_slices      which elements of the full tensor a shard has
     provenance        the full tensor that a deferred shard was sliced from
     rank_agreement    a check that all ranks have recorded the same operations

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES, verdict_of
+from torchfake.inspect.contents.described import described_weights
+from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.several_gpus import Layout
 from torchfake.inspect.records.record import Record
@@ -108,6 +110,7 @@ class Fits(Record, Sequence[Fit]):
     next_commands: tuple[str, ...] = ()  # code to paste that plans this layout
     ran: tuple[str, ...] = ()  # of these, those whose sizes were run by the search, and fit
     refused: Mapping[str, str] = field(default_factory=dict)  # GPUs it does not run on, and why
+    other_command: str = ""  # that answers in `other_format`, the format of the model's config
 
     @property
     def fits(self) -> bool:
@@ -125,6 +128,12 @@ class Fits(Record, Sequence[Fit]):
         """Of `items`, the one that `shown` is for."""
         return chosen_of(self.items)
 
+    @property
+    def other_weights(self) -> Weights | None:
+        """The weights in the format of the model's config, if that was not counted."""
+        is_other = bool(self.estimate.counted.other_format)
+        return described_weights(self.estimate.subject.module) if is_other else None
+
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
 
@@ -139,8 +148,17 @@ class Fits(Record, Sequence[Fit]):
             "fits": [fit.to_dict() for fit in self.items],
             **({} if self.mesh is None else {"mesh": self.mesh}),
             **({"does_not_run_on": dict(self.refused)} if self.refused else {}),
+            **self._other_to_dict(),
             **({"next": list(self.next_commands)} if self.next_commands else {}),
         }
+
+    def _other_to_dict(self) -> dict[str, Any]:
+        name, weights = self.estimate.counted.other_format, self.other_weights
+        if not name:
+            return {}
+        size = None if weights is None else weights.num_bytes
+        command = self.other_command or None
+        return {"other_format": {"format": name, "weights_bytes": size, "command": command}}
 
 
 def chosen_of(fits: Sequence[Fit]) -> Fit:

@@ -38,6 +38,17 @@ def test_fit(run: Run) -> None:
     assert all(f"\n{name} " in out for name in profiles())
 
 
+def test_it_says_how_large_the_model_is_and_that_nobody_named_its_size(run: Run) -> None:
+    whisper, note = "transformers:WhisperForConditionalGeneration", "default config of the class"
+    _, out, _ = run("fit", whisper, "--gpu", "t4", "--vary", "none")
+    assert re.search(r"\nmodel +WhisperForConditionalGeneration, 37.8M parameters\n", out)
+    assert re.search(rf"\nnote +the {note}: ", out)
+    _, out, _ = run("fit", whisper, "--gpu", "t4", "--vary", "none", "--json")
+    assert json.loads(out)["notes"][0].startswith(f"the {note}")
+    _, out, _ = run("fit", *SMALL, "--gpu", "t4", "--vary", "none")
+    assert note not in out
+
+
 def test_fit_says_no(run: Run, tmp_path: Path) -> None:
     gpus = tmp_path / "gpus.toml"
     gpus.write_text('[small]\ntotal_memory = "1.001 GiB"\n[large]\ntotal_memory = "9 GiB"\n')

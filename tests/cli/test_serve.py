@@ -39,6 +39,7 @@ def test_json_and_html(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "served.html"
     code, out, _ = run("serve", *SMALL, *LOAD, "--html", str(page), "--json")
     found = json.loads(out)
+    assert found["serve"]["users"] == found["users"]
     assert (code, found["fits"], found["users"]) == (0, True, 4)
     assert "first token" in page.read_text()
 

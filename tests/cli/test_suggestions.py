@@ -9,7 +9,8 @@ import time
 import pytest
 
 from torchfake.cli import suggestions
-from torchfake.inspect.serve import Serve, parse_serve
+from torchfake.cli.options import parse_serve
+from torchfake.inspect.serve import Serve
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("folder")]
 

@@ -9,24 +9,10 @@ from torch import nn
 from tests.inspect.memory.sizes_run import runs_of
 from tests.inspect.serving.served_models import served_model
 from torchfake import Serve, estimate, fit, profiles
-from torchfake.errors import InputsError, TargetError
+from torchfake.errors import InputsError
 from torchfake.inspect.question import Question, answer_or_advise
-from torchfake.inspect.serve import parse_serve
 
 SMALL = profiles()["t4-16gb"]._replace(total_memory=32 << 20)
-
-
-def test_text() -> None:
-    text = "8192,users=16,cache=quantized,cache_dtype=int8,backend=hqq,prompt=100,prefill=50"
-    named = {"cache": "quantized", "cache_dtype": "int8", "backend": "hqq"}
-    assert parse_serve(text) == Serve(8192, 16, prompt=100, prefill=50, **named)
-    assert parse_serve("users=2, context=64,block_size=32") == Serve(64, 2, block_size=32)
-
-
-@pytest.mark.parametrize("text", ["users=2", "8192,user=3", "8192,16", ""])
-def test_text_that_is_none(text: str) -> None:
-    with pytest.raises(TargetError, match="--serve"):
-        parse_serve(text)
 
 
 def fits_at(model: nn.Module, serve: Serve, usable: int) -> bool:

@@ -82,7 +82,7 @@ def queue_of(server: Server, on: Any, request: Request) -> Queue:
     server = replace(server, utilization=1.0)
     most = limits(server, on, request)
     serve = replace(server.serve, context=request.prompt + request.answer, prompt=request.prompt)
-    room = most_users(_unwindowed(server.work), serve, round(server.memory.cache * _FREE))
+    room = most_users(_unwindowed(server.work), serve, round(server.memory(1).cache * _FREE))
     users = min(room, most.sequences)
     sizes = sorted({*(size for size in _GRAPHS if size < most.sequences), most.sequences})
 

@@ -59,7 +59,7 @@ def _server(on: On) -> Server:
     return _served(
         on.model, {}, on.prompt, gpu=on.gpu, mesh=mesh, weights=on.weights,
         cache_dtype=on.cache, pass_tokens=on.pass_tokens, utilization=on.utilization,
-        users=on.sequences, suggests=False,
+        suggests=False,
     ).server  # fmt: skip
 
 
@@ -211,34 +211,34 @@ def whole_batch(on: On, batch: int, request: Request, published: float) -> Row:
 
 
 def memory_row(
-    on: On, name: str, published: float, read: Callable[[Server], float], **how: Any
+    on: On, name: str, published: float, read: Callable[[Server, int], float], **how: Any
 ) -> Row:
     def found(engine: Engine | None) -> float:
-        return read(on.server(engine))
+        return read(on.server(engine), on.sequences)
 
     return Row("memory", f"{on.text}, {name}", published, "GiB", found, **how)
 
 
-def weights(server: Server) -> float:
-    return server.memory.weights / GIB
+def weights(server: Server, users: int) -> float:
+    return server.memory(users).weights / GIB
 
 
-def peak(server: Server) -> float:
-    return (server.memory.weights + server.memory.activations) / GIB
+def peak(server: Server, users: int) -> float:
+    return (server.memory(users).weights + server.memory(users).activations) / GIB
 
 
-def activations(server: Server) -> float:
-    return server.memory.activations / GIB
+def activations(server: Server, users: int) -> float:
+    return server.memory(users).activations / GIB
 
 
-def cache_left(server: Server) -> float:
-    return server.memory.cache / GIB
+def cache_left(server: Server, users: int) -> float:
+    return server.memory(users).cache / GIB
 
 
-def cache_of(tokens: int) -> Callable[[Server], float]:
+def cache_of(tokens: int) -> Callable[[Server, int], float]:
     """What so many tokens take."""
 
-    def found(server: Server) -> float:
+    def found(server: Server, users: int) -> float:
         one = cache_bytes(server.work, replace(server.serve, users=1))
         return tokens / (GIB * server.serve.context // one)
 

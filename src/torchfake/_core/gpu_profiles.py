@@ -16,7 +16,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from torchfake._core.gpu_names import did_you_mean_gpu, keys_named
+from torchfake._core.gpu_names import did_you_mean_gpu
+from torchfake._core.gpu_names import keys_named as keys_named
 from torchfake._core.pickle_names import publish
 from torchfake.errors import DeviceError, listed
 
@@ -333,11 +334,7 @@ def named_profiles(
 
 
 def profile(name: str | CudaProfile, argument: str = "gpu") -> CudaProfile:
-    """The profile with this name; a profile is returned as it is.
-
-    Raises:
-        DeviceError: as :func:`named_profile` does.
-    """
+    """The profile that :func:`named_profile` finds, which refuses unknown names."""
     return named_profile(name, argument)[1]
 
 

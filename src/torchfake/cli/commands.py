@@ -221,14 +221,13 @@ def diff_command(
 def _question(given: dict[str, Any], **others: Any) -> Any:
     """The question that the arguments of ``inspect`` or ``fit`` ask; `others` are fields of it."""
     from torchfake.inspect.question import Question
-    from torchfake.inspect.serve import parse_serve
 
     gpus = options.parse_gpus(given["gpu"], given["profiles_file"])
     return Question(
         **{name: given[name] for name in _AS_GIVEN},
         decode=options.parse_decode(given["decode"]),
         gpus=(gpus or ()) if "vary" in given else gpus,
-        serve=None if given["serve"] is None else parse_serve(given["serve"]),
+        serve=None if given["serve"] is None else options.parse_serve(given["serve"]),
         lora_target=options.parse_names("--lora-target", given["lora_target"]),
         inputs=tuple(given["inputs"] or ()),
         profiles_options=options.profiles_words(given["profiles_file"]),

@@ -7,20 +7,41 @@ that is invalid is an error that says what the option takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from torchfake._core.gpu_profiles import CudaProfile, named_profiles, profiles
 from torchfake.cli.help import GPU, INPUT, MODEL, OUTPUT, SERVING, TRAINING
-from torchfake.errors import InputsError
+from torchfake.errors import InputsError, TargetError, did_you_mean
 
 
 def complete_gpu(prefix: str) -> list[str]:
     """The names of GPUs that begin with `prefix`."""
     return [name for name in profiles() if name.startswith(prefix)]
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that a text is, ``"8192"`` or ``"8k"``; None if it is none."""
+    found = re.fullmatch(r"\s*([0-9]{1,18})(k?)\s*", text, re.IGNORECASE)
+    return None if found is None else int(found[1]) * (1024 if found[2] else 1)
+
+
+def tokens(least: int = 1) -> Callable[[object], int]:
+    """A parser of a number of tokens, `least` or more."""
+
+    def parse(text: object) -> int:
+        number = whole_number(str(text))
+        if number is None or number < least:
+            what = f"a whole number of {least} or more, such as 4096 or 4k"
+            raise typer.BadParameter(f"{text!r} is not {what}")
+        return number
+
+    return parse
 
 
 Target = Annotated[
@@ -55,7 +76,12 @@ Batch = Annotated[
         min=1,
     ),
 ]
-Seq = Annotated[int | None, INPUT("Sequence length in tokens; runs the model.", min=1)]
+Seq = Annotated[
+    int | None,
+    INPUT(
+        "Sequence length, such as 4096 or 4k; runs the model.", parser=tokens(), metavar="TOKENS"
+    ),
+]
 Lengths = Annotated[
     str | None,
     INPUT(
@@ -261,25 +287,54 @@ def parse_prices(texts: Sequence[str] | None) -> dict[str, float]:
     return found
 
 
+def parse_serve(text: str) -> Any:
+    """The ``Serve`` that a text describes: ``CONTEXT`` or ``CONTEXT,KEY=VALUE,...``.
+
+    Raises:
+        TargetError: if the text does not have this form.
+        InputsError: as ``Serve`` does.
+
+    >>> parse_serve("8k,users=16,cache=static").context
+    8192
+    """
+    from torchfake.inspect.serve import Serve
+
+    known = [field.name for field in fields(Serve)]
+    values: dict[str, Any] = {}
+    for i, part in enumerate(text.split(",")):
+        key, _, value = part.strip().partition("=")
+        if i == 0 and whole_number(key) is not None:
+            key, value = "context", key
+        if key not in known:
+            raise TargetError(
+                f"--serve {text!r}: give CONTEXT,KEY=VALUE,... such as 8192,users=16,cache=static; "
+                f"{part.strip()!r} is none of {', '.join(known)}{did_you_mean(key, known)}"
+            )
+        number = whole_number(value)
+        values[key] = value if number is None else number
+    if "context" not in values:
+        raise TargetError(f"--serve {text!r} names no context: 8192, or context=8192")
+    return Serve(**values)
+
+
 def parse_decode(text: str | None) -> tuple[int, int] | None:
     """The two numbers of ``PROMPT,NEW``."""
     if text is None:
         return None
-    prompt, _, new = text.partition(",")
-    try:
-        return int(prompt), int(new)
-    except ValueError as error:
-        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256") from error
+    prompt, new = map(whole_number, text.partition(",")[::2])
+    if prompt is None or new is None:
+        raise InputsError(f"--decode {text!r} is not PROMPT,NEW, such as 1024,256")
+    return prompt, new
 
 
 def parse_lengths(text: str | None) -> tuple[int, ...] | None:
     """The numbers of ``N,N``."""
     if text is None:
         return None
-    numbers = [each.strip() for each in text.split(",")]
-    if not all(each.isdecimal() and int(each) for each in numbers):
-        raise InputsError(f"--lengths {text!r} is not N,N, such as 512,384,640")
-    return tuple(map(int, numbers))
+    try:
+        return tuple(map(tokens(), text.split(",")))
+    except typer.BadParameter as error:
+        raise InputsError(f"--lengths {text!r} is not N,N, such as 512,384,640") from error
 
 
 def profiles_words(file: Path | None) -> tuple[str, ...]:

@@ -190,9 +190,9 @@ def plan_command(
 def _served(target: str, text: str, given: dict[str, Any], mesh: str | None) -> Any:
     """The plan of a server, for ``--serve``: as ``torchfake serve`` with the same options."""
     from torchfake.distributed import serve
-    from torchfake.inspect.serve import PAGED, parse_serve
+    from torchfake.inspect.serve import PAGED
 
-    asked = parse_serve(text)
+    asked = options.parse_serve(text)
     if asked.cache != PAGED:
         raise InputsError(f"a server has a paged cache, not {asked.cache_name}: leave out cache=")
     taken = {name: given[name] for name in ("gpus", "gpu", "weights", "overrides")}

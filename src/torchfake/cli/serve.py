@@ -18,9 +18,38 @@ from torchfake.cli.output import errors_on_one_line, import_answers, print_recor
 from torchfake.cli.stdout import chatter_on_stderr
 from torchfake.errors import InputsError
 
-Users = Annotated[int, SERVING("Requests under way at the same time.", min=1)]
-Context = Annotated[int, SERVING("Tokens of a sequence, prompt and answer together.", min=2)]
-Prompt = Annotated[int | None, SERVING("Tokens of a prompt. [default: half of the context]", min=1)]
+Users = Annotated[
+    int | None,
+    SERVING(
+        "Requests under way at the same time. [default: 1; with --search as many as each way "
+        "serves, and tokens are compared]",
+        min=1,
+    ),
+]
+Context = Annotated[
+    int,
+    SERVING(
+        "Length of a sequence, prompt and answer together, such as 8192 or 8k.",
+        parser=options.tokens(2),
+        metavar="TOKENS",
+    ),
+]
+Prompt = Annotated[
+    int | None,
+    SERVING(
+        "Length of a prompt. [default: half of the context]",
+        parser=options.tokens(),
+        metavar="TOKENS",
+    ),
+]
+AnswerTokens = Annotated[
+    int | None,
+    SERVING(
+        "Length of an answer. [default: the rest of the context]",
+        parser=options.tokens(),
+        metavar="TOKENS",
+    ),
+]
 Gpus = Annotated[
     int | None,
     GPU("Number of GPUs; with --search, the most. [default: the size of the mesh, or 1]", min=1),
@@ -60,7 +89,10 @@ CacheDtype = Annotated[
         metavar="DTYPE",
     ),
 ]
-PassTokens = Annotated[int, SERVING("Most tokens of a pass (chunked prefill).", min=1)]
+PassTokens = Annotated[
+    int,
+    SERVING("Most tokens of a pass (chunked prefill).", parser=options.tokens(), metavar="TOKENS"),
+]
 Utilization = Annotated[float, SERVING("Share of the GPU's memory that the engine may use.")]
 EngineName = Annotated[
     str,
@@ -92,16 +124,17 @@ Price = Annotated[
 
 
 _AS_GIVEN = (
-    "users", "context", "prompt", "pass_tokens", "utilization", "engine",
+    "users", "context", "prompt", "answer_tokens", "pass_tokens", "utilization", "engine",
 )  # fmt: skip
 """Arguments of Python functions that are options of the same name."""
 
 
 def serve_command(
     target: options.Target,
-    users: Users = 1,
+    users: Users = None,
     context: Context = 8192,
     prompt: Prompt = None,
+    answer_tokens: AnswerTokens = None,
     gpus: Gpus = None,
     gpu: Gpu = None,
     mesh: Mesh = None,
@@ -133,7 +166,7 @@ def serve_command(
         from torchfake.distributed import search_servers, serve  # import torch.distributed
 
         given: dict[str, Any] = {
-            **{name: arguments[name] for name in _AS_GIVEN},
+            **{name: arguments[name] for name in _AS_GIVEN if arguments[name] is not None},
             "overrides": config or (),
         }
         kinds = options.parse_numbers_of_gpus(gpu, profiles_file)

@@ -150,7 +150,8 @@ def inspect_target(
     )
     given = tuple(word for pair in overrides for word in ("--config", pair))
     if answers.get("fits") is not None:
-        answers["fits"] = with_commands(answers["fits"], [text, *given], dtype, question)
+        fits = replace(answers["fits"], notes=notes)
+        answers["fits"] = with_commands(fits, [text, *given], dtype, question)
     named = {"--dtype": dtype, "--weights": question.weights}
     return Inspection(
         target=text,

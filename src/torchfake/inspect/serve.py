@@ -1,12 +1,11 @@
 """A serving workload: the number and length of sequences, and the kind of cache.
 
-Input: arguments of a :class:`Serve`, or their text on the command line. Output: a :class:`Serve`.
-Invariant: the constructor refuses arguments that contradict each other.
+Input: arguments of a :class:`Serve`. Output: a :class:`Serve`. Invariant: the constructor refuses
+arguments that contradict each other.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import is_whole_number
-from torchfake.errors import InputsError, TargetError, did_you_mean
+from torchfake.errors import InputsError, TargetError
 from torchfake.inspect.targets.options import dtype_named
 from torchfake.observe import AnswerFunction, Question
 
@@ -112,7 +111,7 @@ class Serve:
 
     @property
     def text(self) -> str:
-        """The workload as :func:`parse_serve` reads it."""
+        """The workload as the command line takes it."""
         given = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -190,33 +189,3 @@ def answers_of(serve: Any) -> AnswerFunction | None:
 
 def _smaller(question: Question) -> bool | None:
     return True if question.operator.startswith("aten.lt") else None
-
-
-def parse_serve(text: str) -> Serve:
-    """The :class:`Serve` that a text describes: ``CONTEXT`` or ``CONTEXT,KEY=VALUE,...``.
-
-    Raises:
-        TargetError: if the text does not have this form.
-        InputsError: as :class:`Serve` does.
-
-    >>> parse_serve("8192,users=16,cache=static").users
-    16
-    """
-    known = [field.name for field in fields(Serve)]
-    values: dict[str, Any] = {}
-    for i, part in enumerate(text.split(",")):
-        key, _, value = part.strip().partition("=")
-        if i == 0 and re.fullmatch(r"\d+k?", key, re.IGNORECASE):
-            key, value = "context", key
-        if key not in known:
-            raise TargetError(
-                f"--serve {text!r}: give CONTEXT,KEY=VALUE,... such as 8192,users=16,cache=static; "
-                f"{part.strip()!r} is none of {', '.join(known)}{did_you_mean(key, known)}"
-            )
-        if found := re.fullmatch(r"(\d+)k", value, re.IGNORECASE):
-            number = 1024 * int(found[1])
-            raise TargetError(f"--serve {text!r}: write {value} as a number, {key}={number}")
-        values[key] = int(value) if value.isdecimal() else value
-    if "context" not in values:
-        raise TargetError(f"--serve {text!r} names no context: 8192, or context=8192")
-    return Serve(**values)

@@ -48,6 +48,7 @@ class Summary(Record):
     inactive: dict[str, int] = field(default_factory=dict)
     """Parameters of routed experts that are not used for one token, by full name of the module."""
     uncounted: tuple[Uncounted, ...] = ()  # the operators that ran whose FLOPs are not known
+    gpu: CudaProfile | None = None  # the one that was named
 
     @cached_property
     def by_dtype(self) -> dict[str, tuple[int, int]]:
@@ -169,7 +170,7 @@ def summary(
     tree = read_module(module)
     active, inactive = active_and_inactive(module)
     if not inputs:
-        return Summary(tree, active=active, depth=depth, inactive=inactive)
+        return Summary(tree, active=active, depth=depth, inactive=inactive, gpu=workload.gpu)
     fake_copy = workload.fake_copy()
     outputs: dict[str, Any] = {}
     for name, child in fake_copy.module.named_modules():
@@ -179,7 +180,16 @@ def summary(
     specs = to_specs(fake_copy.inputs)
     flops, uncounted = counted
     return Summary(
-        tree, specs, outputs, flops, fake_copy.answers, active, depth, inactive, uncounted
+        tree,
+        specs,
+        outputs,
+        flops,
+        fake_copy.answers,
+        active,
+        depth,
+        inactive,
+        uncounted,
+        workload.gpu,
     )
 
 

@@ -8,7 +8,9 @@ import re
 import pytest
 
 from tests.distributed.serving.test_serve import LLAMA, SMALL, served
+from torchfake import profiles
 from torchfake.distributed import ServingSearch, search_servers
+from torchfake.distributed.serving import search
 from torchfake.errors import InputsError
 from torchfake.inspect.records.record import on_page, shown
 from torchfake.inspect.records.units import seconds_text
@@ -78,9 +80,9 @@ def test_the_fewest_gpus_the_fastest_and_the_cheapest_are_named(found: ServingSe
 
 
 def test_the_least_price_of_an_hour_is_named(found: ServingSearch) -> None:
-    assert found.least_hourly is not None
-    assert found.least_hourly.hourly == 1.5
-    assert found.least_hourly.gpu == "a100-80gb"
+    assert found.answer is not None
+    assert (found.answer.hourly, found.answer.gpu) == (1.5, "a100-80gb")
+    assert found.answer.hourly == min(offer.hourly or 0.0 for offer in found.meeting)
 
 
 def test_the_fewest_gpus_of_each_type_are_among_the_best(found: ServingSearch) -> None:
@@ -122,11 +124,11 @@ def test_an_answer_says_how_many_users_are_served_in_time() -> None:
 def test_without_prices_other_types_with_as_few_gpus_are_named() -> None:
     every = searched()
     assert every.fewest is not None
-    (other,) = every.as_few
+    (other,) = every.as_good
     assert {other.gpu, every.fewest.gpu} == {*KINDS}
     assert f"\nas few    1 x {other.gpu} in bf16: first token " in str(every)
-    assert every.to_dict()["as_few"][0]["gpu"] == other.gpu
-    assert searched(prices={"h100": 3.0}).as_few == []
+    assert every.to_dict()["as_good"][0]["gpu"] == other.gpu
+    assert searched(prices={"h100": 3.0}).as_good == []
 
 
 def test_what_no_time_contains_is_said(found: ServingSearch) -> None:
@@ -253,7 +255,7 @@ def test_the_least_price_is_said_to_be_of_gpus_with_a_price(found: ServingSearch
 
 
 def test_what_costs_least_by_the_token_is_said_where_it_is_another(found: ServingSearch) -> None:
-    is_another = found.cheapest is not found.least_hourly
+    is_another = found.cheapest is not found.answer
     assert is_another == ("\n  by token " in str(found))
     (alone,) = searched(gpu="h100-80gb", gpus=1, prices={"h100": 3}).best
     assert alone.hourly == 3
@@ -323,10 +325,20 @@ def test_of_whatever_is_named_a_time_nearer_to_its_limit_than_the_error_is_said_
         assert of_missed in line
 
 
+def test_a_price_is_of_all_that_its_name_means() -> None:
+    own = profiles()["t4-16gb"]._replace(name="\N{GREEK SMALL LETTER PI}")
+    kinds = {"a100-40gb": own, "a100-80gb": own, "rtx4090-24gb": own, own.name: own}
+    prices = {"A100": 1.0, "4090": 2.0, own.name: 3.0}
+    assert [*search._hourly(prices, kinds).values()] == [1.0, 1.0, 2.0, 3.0]
+
+
 def test_json_has_the_best(found: ServingSearch) -> None:
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["best"]) == len(found.best)
-    assert data["cheapest"]["price"] > 0
+    assert data["cheapest_by_token"]["price"] > 0
+    first = data["answer"]
+    assert str(found).startswith(f"cheapest     {first['gpus']} x {first['gpu']} in ")
+    assert first["most_users"] == found.answer.most_users  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,15 @@ def test_where_nothing_meets_the_limits_what_is_reached_is_shown() -> None:
     assert "; even one user is past the limits: first token " in first
     assert "6 ways on up to 2 x a100-80gb or 2 x h100-80gb, " in text
     assert {x.gpu for x in none.best} == {*KINDS}
-    assert text.count("  each token\n") == len(none.best)  # the column of what is missed
-    assert "none of which meets the limits" in text
+    assert text.count("  past: each token\n") == len(none.best)  # the column of limits
+    assert "(none meets the limits)" in text
     change, offer = none.almost or ("", none.closest)
     assert (change, offer.num_gpus) == ("--weights awq --cache-dtype fp8 and more GPUs", 8)
     formats = "weights in bf16, fp8, int8 or awq, caches in the model's dtype or fp8"
     assert f"  else         nor does one on up to 4 times the GPUs, with {formats}\n" in text
     assert f" nearest, with {change}: 8 x " in text
     assert " in time " in text
-    assert " fits  misses" in text
+    assert " fits  limits" in text
     assert none.to_dict()["almost"]["change"] == change
 
 

@@ -150,7 +150,7 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
     given = dict[str, object](users=500, utilization=0.0059, suggests=False)
     numbers = []
     for remedy in found.remedy.split("; or "):
-        options, _, serves = remedy.partition(", which serves ")
+        options, _, serves = remedy.partition(", with room for ")
         words = options.removeprefix("--").replace("--", "").split()
         names = [name.replace("-", "_") for name in words[::2]]
         asked = {
@@ -167,7 +167,7 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         assert tried.steady is not None
         first, each = tried.steady.first_token_seconds, tried.steady.seconds
         times = f"first token {seconds_text(first)}, each token {seconds_text(each)}"
-        assert serves == f"{average:,} users {lengths}{more}: {times}"
+        assert serves == f"{average:,} users {lengths}{more}; with 500 users {times}"
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers
 
@@ -179,8 +179,8 @@ def test_changes_are_combined_where_none_alone_suffices() -> None:
     cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
     found = served(users=users, utilization=0.0059)
-    assert " with full contexts: first token " in found.remedy
-    assert "--weights fp8 --cache-dtype fp8, which serves " in found.remedy
+    assert f" with full contexts; with {users:,} users first token " in found.remedy
+    assert "--weights fp8 --cache-dtype fp8, with room for " in found.remedy
 
 
 def test_verdicts_compare_full_and_average_contexts() -> None:
@@ -275,3 +275,42 @@ def test_a_target_that_does_not_exist_is_refused() -> None:
 def test_a_model_without_a_cache_is_refused() -> None:
     with pytest.raises(InputsError, match=r"cannot be served|caches"):
         serve("transformers:BertModel", overrides=("num_hidden_layers=1",), context=64)
+
+
+def test_answers_may_be_shorter_than_the_rest_of_the_context() -> None:
+    given = {"prompt": 16, "utilization": 0.0059}
+    rest, short = served(**given, answer_tokens=48), served(**given, answer_tokens=8)
+    assert rest.to_dict() == served(**given).to_dict()
+    assert short.server.request.mean_context == 20
+    assert short.most_users == rest.most_users, "full contexts have the same length"
+    assert short.most_users_on_average > rest.most_users_on_average
+    assert "prompts of 16, answers of 8 tokens" in str(short)
+    with pytest.raises(InputsError, match="answer_tokens=49 is more than the 48 that prompts"):
+        served(prompt=16, answer_tokens=49)
+
+
+def test_users_past_what_an_engine_decodes_wait_whatever_the_memory() -> None:
+    found = served(users=1100)
+    assert found.most_users_on_average == 1024
+    first = str(found).splitlines()[0]
+    assert "no: 1,024 of 1,100 users at the same time, as many as an engine decodes" in first
+    assert "more for those that wait\n" in str(found)
+
+
+def test_that_not_even_one_sequence_fits_is_said() -> None:
+    long = {"context": 16384, "overrides": (*SMALL, "max_position_embeddings=16384")}
+    found = served(users=1, utilization=0.0055, suggests=False, **long)
+    said = "no: not even one sequence fits, of 12,288 tokens on average; 0 with full contexts"
+    assert str(found).startswith(f"fits           {said} of 16,384, on 1 ")
+
+
+def test_a_gpu_without_tensor_cores_for_bf16_serves_in_fp16_with_fused_attention() -> None:
+    """An engine has kernels that store no scores, where torch has them only on newer GPUs."""
+    old, new = (served(gpu=gpu, context=4096) for gpu in ("t4-16gb", "a100-80gb"))
+    assert (old.weights, new.weights) == ("fp16", "bf16")
+    assert old.memory.activations == new.memory.activations
+    assert "in fp16: Tesla T4 has no tensor cores for bf16" in old.notes
+    half = served(gpu="t4-16gb", context=4096, overrides=(*SMALL, "dtype=float16"))
+    assert half.steady == old.steady
+    eager = served(gpu="t4-16gb", context=4096, engine="eager")
+    assert eager.memory.activations > old.memory.activations

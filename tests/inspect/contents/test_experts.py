@@ -100,7 +100,7 @@ def test_results_name_them() -> None:
     assert "active      12,879,925,248 (12.9B), 2 of 8 experts for each token" in str(found)
     assert found.to_dict()["active"]["num_parameters"] == 12_879_925_248
     step = estimate(model, torch.zeros(1, 2, dtype=torch.long))
-    assert "parameters     46.7B, active 12,879,925,248" in str(step)
+    assert "model          MixtralForCausalLM, 46.7B parameters, active 12,879,925,248" in str(step)
     assert summary(nn.Linear(3, 4)).active is None
 
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+import torchfake
 from tests.inspect.small_models import model_and_inputs
 from torchfake.errors import DeviceError
-from torchfake.inspect import estimate, fit
+from torchfake.inspect import estimate, fit, summary
 from torchfake.inspect.copies.workload import Workload
 
 
@@ -167,7 +168,14 @@ def test_empty_dicts_are_copied_like_all_others() -> None:
     ],
 )
 def test_what_is_no_module_is_named_with_a_remedy(given: Any, said: str) -> None:
-    calls: dict[str, Any] = {"inspect": estimate, "fit": fit}
-    for command, call in calls.items():
+    for call in (summary, estimate, fit):
+        command = "inspect" if call is summary else "fit"
         with pytest.raises(TypeError, match=re.escape(said.format(command))):
             call(given)
+
+
+def test_what_builds_a_name_is_said() -> None:
+    with pytest.raises(TypeError) as refused:
+        summary("torch.nn:ReLU")  # type: ignore[arg-type]
+    (code,) = re.findall(r"build it, (.*), or", str(refused.value))
+    assert isinstance(eval(code, {"torchfake": torchfake}), torch.nn.ReLU)

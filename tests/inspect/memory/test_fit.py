@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.inspect.small_models import model_and_inputs
-from torchfake import CudaProfile, fake_like, fake_mode, profiles
+from torchfake import CudaProfile, Serve, fake_like, fake_mode, profiles
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.errors import DeviceError, InputsError
 from torchfake.inspect import Estimate, estimate, example_inputs, fit
@@ -145,6 +145,11 @@ def test_one_size_that_does_not_run_is_no_limit(batch: int) -> None:
     exact = card(found(2).peak_reserved_bytes)
     (fitted,) = fit(found(batch), exact, reserved_bytes=0)
     assert (fitted.largest, fitted.limited_by) == (2, "memory")
+
+
+def test_a_workload_in_the_place_of_a_gpu() -> None:
+    with pytest.raises(TypeError, match=r"a Serve is no GPU: fit\(model, .*serve=Serve\("):
+        fit(nn.Linear(3, 4), Serve(64))  # type: ignore[arg-type]
 
 
 def test_the_options_of_the_estimate_hold() -> None:

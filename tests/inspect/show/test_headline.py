@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from torchfake import fake_mode
@@ -19,6 +20,13 @@ def linear(width: int, **options: object) -> nn.Module:
 
 def test_a_small_model_needs_no_gpu_by_name() -> None:
     assert headline(summary(linear(4))) == "16 params | 64 B fp32"
+
+
+def test_of_a_gpu_that_is_named_it_says_whether_the_weights_fit() -> None:
+    large, x = linear(1 << 16), torch.empty(1, 1 << 16, device="meta")
+    for found in (summary(large, gpu="t4"), summary(large, x, gpu="t4")):
+        assert headline(found).endswith(" fp32 | the weights do not fit on Tesla T4")
+    assert headline(summary(linear(4), gpu="t4")).endswith("| the weights fit on Tesla T4")
 
 
 def test_gpus_are_those_with_room_for_the_weights_and_the_states() -> None:

@@ -48,8 +48,18 @@ def test_of_an_estimate() -> None:
     assert not estimate(model, inputs, gpu="a100-80gb").is_gpu_assumed
     decoded = estimate(model, inputs, decode=(8, 4), gpu="t4-16gb")
     assert first_line(decoded).endswith(
-        "; generation in fp32, batch 2 per GPU, a prompt of 8, 4 new tokens"
+        " to generate by eager transformers (error not known); generation in fp32, batch 2 per "
+        "GPU, a prompt of 8, 4 new tokens"
     )
+    assert " a token; torchfake serve tells an engine's\n" in str(decoded)
+
+
+def test_training_on_the_cpu_says_why() -> None:
+    model, x = layers(), torch.ones(8, 4096)
+    words = "on cpu, as no gpu is named; batch 8"
+    assert words in first_line(estimate(model, x, optimizer="adamw"))
+    for options in ({"device": "cpu", "optimizer": "adamw"}, {}, {"gpu": "t4", "optimizer": "sgd"}):
+        assert "no gpu is named" not in str(estimate(model, x, **options))  # type: ignore[arg-type]
 
 
 def test_of_several_gpus() -> None:

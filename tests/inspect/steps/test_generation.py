@@ -11,7 +11,7 @@ from torch import nn
 from tests.inspect.memory.memory_oracle import StorageCounter
 from tests.inspect.small_models import cache_name, model_and_inputs
 from torchfake.errors import InputsError
-from torchfake.inspect import estimate
+from torchfake.inspect import estimate, fit
 
 
 def test_generation_is_byte_exact() -> None:
@@ -59,6 +59,16 @@ def test_generation_with_an_encoder_is_byte_exact(new: int) -> None:
 def test_a_model_without_token_ids() -> None:
     with pytest.raises(InputsError, match="input_ids"):
         estimate(nn.Linear(3, 4), torch.ones(2, 3), decode=(1, 3))
+
+
+def test_the_batch_size_is_named_where_it_is_missing() -> None:
+    model, _ = model_and_inputs("llama")
+    with pytest.raises(InputsError, match="decode= needs a batch size: give batch=1, or input_ids"):
+        estimate(model, decode=(4, 4))
+    found = fit(model, "t4-16gb", decode=(4, 4), vary=None)
+    assert (
+        found.shown.peak_bytes == estimate(model, batch=1, decode=(4, 4), gpu="t4-16gb").peak_bytes
+    )
 
 
 def timed(prompt: int, new: int) -> Any:

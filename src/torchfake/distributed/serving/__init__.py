@@ -9,6 +9,7 @@ Files, in reading order:
     serving_plan  the record that ``serve`` returns
     server        replicas of a model on GPUs: its memory, and the time of its passes
     remedies      options with which all users fit, where they do not
+    limits        what users are to see, compared with what they do see
     offers        the record of a search: ways to serve, and which are best
     ways          the ways that are tried, and changes with which something meets the limits
     search        the GPUs, layouts and formats that meet limits

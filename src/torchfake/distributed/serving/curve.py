@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchfake.distributed.serving.offers import NO_LIMITS, Limits, ServingSearch
+from torchfake.distributed.serving.limits import NO_LIMITS, Limits
+from torchfake.distributed.serving.offers import ServingSearch
 from torchfake.distributed.serving.search_text import past_text
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import gpu_text
@@ -18,7 +19,13 @@ from torchfake.inspect.figures.page import answer_in
 from torchfake.inspect.figures.plotly_figures import framed, graph_objects
 from torchfake.inspect.figures.svg import HALO
 from torchfake.inspect.records.record import OnPage, drawn_as, figure, on_page, shown
-from torchfake.inspect.records.units import bytes_text, duration_text, number_text, seconds_text
+from torchfake.inspect.records.units import (
+    bytes_text,
+    duration_text,
+    number_text,
+    price_text,
+    seconds_text,
+)
 
 _WIDTH, _HEIGHT, _WIDEST = 400, 280, 500
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 52, 40, 46
@@ -228,8 +235,11 @@ def _cards(found: ServingPlan, limits: Limits = NO_LIMITS, within: int = 0) -> d
 def _(found: ServingSearch) -> list[OnPage]:
     lines, *ways = shown(found)
     shown_first = found.answer or found.closest
-    plan, priced = shown_first.plan, shown_first.hourly
-    price = {} if priced is None else {"price/hour": f"{priced:,.2f}"}
+    plan = shown_first.plan
+    name, priced = "price/hour", shown_first.hourly
+    if found.users is None:
+        name, priced = "price/1M", shown_first.price
+    price = {} if priced is None else {name: price_text(priced)}
     within = shown_first.most_users if found.limits != NO_LIMITS else 0
     cards = _cards(plan, found.limits, within)
     nearest = "" if found.fits else ", nearest of those tried"

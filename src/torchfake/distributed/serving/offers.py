@@ -6,100 +6,23 @@ of its offers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torchfake.distributed.parallelize.mesh_axes import larger, mesh_text
-from torchfake.distributed.passes.loads import Steady
+from torchfake.distributed.serving.limits import Limits
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.inspect.records.record import Record
-
-TIMES = {"first_token_seconds": "first token", "seconds_per_token": "each token"}
-"""What times are called, by the names that their errors have in a plan."""
-
 
 MORE_GPUS = 4
 """Times the GPUs, with which a search that finds nothing tries again."""
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What users are to see, in seconds; None: no limit."""
-
-    first_token: float | None = None
-    each_token: float | None = None
-
-    def met_by(self, found: ServingPlan) -> bool:
-        """Whether no user waits for memory, and all see their tokens in time."""
-        return found.steady is not None and found.fits and self.hold_for(found.steady)
-
-    def hold_for(self, steady: Steady) -> bool:
-        """Whether users see their tokens in time."""
-        return all(seconds <= limit for _, seconds, limit in self._compared(steady))
-
-    def may_hold_for(self, found: ServingPlan) -> bool:
-        """Whether no user waits for memory, and no time is past its limit by more than the error
-        that is known of such times.
-        """
-        steady = found.steady
-        return steady is not None and found.fits and (
-            self.missed_by(steady).keys() <= self.near(found, steady).keys()
-        )  # fmt: skip
-
-    def may_be_missed_by(self, found: ServingPlan) -> bool:
-        """Whether a time that meets its limit is nearer to it than the error."""
-        steady = found.steady
-        return steady is not None and bool(
-            self.near(found, steady).keys() - self.missed_by(steady).keys()
-        )
-
-    def most_users(self, found: ServingPlan) -> int:
-        """The most users who see their tokens in time, none of whom waits for memory; 0 if even one
-        is too many. More users wait for longer.
-        """
-        server = found.server
-        few, many = 0, found.most_users_on_average // server.replicas
-        steps = [1, found.users_of_replica, many]  # where the limit often is, which saves passes
-        while few < many:
-            number = next((n for n in steps if few < n <= many), (few + many + 1) // 2)
-            steps = [n for n in steps if n > number]
-            if self.hold_for(server.with_users(number)):
-                few = number
-            else:
-                many = number - 1
-        return few * server.replicas
-
-    def shares(self, steady: Steady) -> dict[str, float]:
-        """The times that have limits, each with how many times the limit it is."""
-        return {TIMES[name]: seconds / limit for name, seconds, limit in self._compared(steady)}
-
-    def missed_by(self, steady: Steady) -> dict[str, float]:
-        """The times that are past their limits, each with how many times the limit it is."""
-        return {name: share for name, share in self.shares(steady).items() if share > 1}
-
-    def near(self, found: ServingPlan, steady: Steady) -> dict[str, float]:
-        """The times of a plan that are nearer to their limits, on either side, than the error that
-        is known of such times, each with that error.
-        """
-        errors = {name: (found.errors or {}).get(name, 0.0) for name in TIMES}
-        return {
-            TIMES[name]: errors[name]
-            for name, seconds, limit in self._compared(steady)
-            if abs(seconds / limit - 1) < errors[name]
-        }
-
-    def _compared(self, steady: Steady) -> Iterator[tuple[str, float, float]]:
-        """The name of a time, as in the errors of a plan, its seconds and their limit."""
-        if self.first_token is not None:
-            yield "first_token_seconds", steady.first_token_seconds, self.first_token
-        if self.each_token is not None:
-            yield "seconds_per_token", steady.seconds, self.each_token
-
-
-NO_LIMITS = Limits()
+_ALIKE = 1.05
+"""Ways of which one has fewer times the tokens of the other are not both shown for that reason."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +34,28 @@ class Offer:
     limits: Limits
     price: float | None  # of a million tokens of answers, in the unit of the given prices
     hourly: float | None = None  # of an hour of all its GPUs
+    is_filled: bool = False  # its users are as many as it serves, not a number that was given
+
+    @property
+    def cost(self) -> tuple[bool, float]:
+        """The price of an hour, or the number of GPUs of an offer without prices, which comes last.
+        Where it serves as many users as it can, the price of a token, or the GPUs for one a second.
+        """
+        price, gpus = self.hourly, float(self.num_gpus)
+        if self.is_filled:
+            price, gpus = self.price, 1 / (self.plan.tokens_per_second_per_gpu or 1e-9)
+        return price is None, gpus if price is None else price
+
+    def costs_as_much_as(self, other: Offer) -> bool:
+        """Whether it costs as much as one that costs no more; tokens, within their error."""
+        (is_free, own), (other_is_free, least) = self.cost, other.cost
+        error = (other.plan.errors or {}).get("tokens_per_second", 0.0) * self.is_filled
+        return is_free == other_is_free and own <= least * (1 + error)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether full contexts have room, and no time is nearer to a limit than the error."""
+        return self.plan.verdict == "yes" and not self.limits.may_be_missed_by(self.plan)
 
     @property
     def meets(self) -> bool:
@@ -150,7 +95,7 @@ class ServingSearch(Record):
     """Ways to serve a model to a number of users."""
 
     target: str
-    users: int
+    users: int | None  # None: as many as each way serves
     limits: Limits
     offers: tuple[Offer, ...]  # all that were tried and can be laid out
     refused: int  # layouts that the model does not support
@@ -192,9 +137,19 @@ class ServingSearch(Record):
     @property
     def answer(self) -> Offer | None:
         """The offer that is named first: with prices the one with the lowest price of an hour, else
-        the one with the fewest GPUs.
+        the one with the fewest GPUs. Where each serves as many users as it can, the one with the
+        lowest price of a token, or most tokens.
         """
-        return self.least_hourly or self.fewest
+        return min(self.meeting, key=by_cost, default=None)
+
+    @property
+    def sure(self) -> Offer | None:
+        """If the answer is not sure to meet the limits with full contexts: the offer that costs
+        least of those that are.
+        """
+        is_sure = self.answer is None or self.answer.is_sure
+        sure = (offer for offer in self.meeting if offer.is_sure and not is_sure)
+        return min(sure, key=by_cost, default=None)
 
     @property
     def perhaps(self) -> list[Offer]:
@@ -205,21 +160,15 @@ class ServingSearch(Record):
         near = [o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan)]
         best, found = [] if self.answer is None else [self.answer], list[Offer]()
         for kind in dict.fromkeys(offer.gpu for offer in near):
-            least = min((offer for offer in near if offer.gpu == kind), key=by_cost)
+            least = min((each for each in near if each.gpu == kind), key=by_cost)
             surer = [offer for offer in self.meeting if offer.gpu == kind] or best
-            found += [least] if all(cost(least) < cost(offer) for offer in surer) else []
+            found += [least] if all(least.cost < offer.cost for offer in surer) else []
         return sorted(found, key=by_cost)
 
     @property
     def fastest(self) -> Offer | None:
         """The offer with most tokens per second on each GPU."""
         return max(self.meeting, key=_per_gpu, default=None)
-
-    @property
-    def least_hourly(self) -> Offer | None:
-        """The offer with the lowest price of an hour; None without prices."""
-        priced = [offer for offer in self.meeting if offer.hourly is not None]
-        return min(priced, key=by_cost, default=None)
 
     @property
     def nearest(self) -> tuple[int, Offer] | None:
@@ -244,7 +193,7 @@ class ServingSearch(Record):
         memory, how many times its limit the longest time is; of equal ones, its number of GPUs.
         """
         plan = offer.plan
-        waiting = max(self.users - plan.most_users_on_average, 0)
+        waiting = max(plan.users - plan.most_users_on_average, 0)
         missed = self.limits.missed_by(plan.steady) if plan.steady else {}
         past = max(missed.values(), default=1.0)
         return max(-plan.memory.cache, 0), waiting, past, offer.num_gpus
@@ -253,40 +202,48 @@ class ServingSearch(Record):
     def cheapest(self) -> Offer | None:
         """The offer with the lowest price of a million tokens; None without prices."""
         priced = [offer for offer in self.meeting if offer.price is not None]
-        return min(priced, key=lambda offer: offer.price or 0.0, default=None)
+        return min(priced, key=_by_price, default=None)
 
     @property
-    def as_few(self) -> list[Offer]:
-        """Without prices, the offers of other types with as few GPUs as the answer."""
+    def as_good(self) -> list[Offer]:
+        """The offers of other types that cost as much as the answer; none if that is an hour."""
         answer, found = self.answer, dict[str, Offer]()
-        if answer is None or answer.hourly is not None:
+        if answer is None or (answer.hourly is not None and not answer.is_filled):
             return []
-        for offer in sorted(self.meeting, key=by_fewest):
+        for offer in sorted(self.meeting, key=by_cost):
             found.setdefault(offer.gpu, offer)
-        return [o for o in found.values() if o.num_gpus == answer.num_gpus and o is not answer]
+        return [o for o in found.values() if o is not answer and o.costs_as_much_as(answer)]
 
     @property
     def best(self) -> list[Offer]:
-        """The offers that no other one beats both in tokens per second of each GPU and in the time
-        of a token (Pareto), the one with the fewest GPUs of each type, and the cheapest, by the
-        time of a token; of those that meet the limits, or if none does, of all.
+        """Of the offers that meet the limits, or if none does, of all: those that no other one,
+        which is not slower, beats in tokens per second of each GPU (Pareto; what differs by less
+        than :data:`_ALIKE` is alike); of each type of GPU the one that costs least, by the token
+        too, and the least that has room for full contexts; those that are named. By their time.
         """
-        found: list[Offer] = []
-        among = self.meeting or self.reachable
+        among, found = self.meeting or self.reachable, list[Offer]()
         for offer in sorted(among, key=lambda offer: (_seconds(offer), -_per_gpu(offer))):
-            if not found or _per_gpu(offer) > _per_gpu(found[-1]):
+            if not found or _per_gpu(offer) > _ALIKE * _per_gpu(found[-1]):
                 found.append(offer)
         for kind in dict.fromkeys(offer.gpu for offer in among):
-            least = min((o for o in among if o.gpu == kind), key=by_fewest)
-            found += [least] if least not in found else []
-        for named in (self.answer, self.cheapest):
-            found += [named] if named is not None and named not in found else []
-        return sorted(found, key=_seconds)
+            of_kind = [offer for offer in among if offer.gpu == kind]
+            roomy = [offer for offer in of_kind if offer.plan.verdict == "yes"]
+            priced = [offer for offer in of_kind if offer.price is not None]
+            found += [*_first(of_kind, by_cost), *_first(priced, _by_price)]
+            found += _first(roomy, by_cost)
+        named = self.answer, self.fastest, self.cheapest
+        found += [offer for offer in named if offer is not None]
+        return sorted({id(offer): offer for offer in found}.values(), key=_seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
-        named = {"fewest": self.fewest, "fastest": self.fastest, "cheapest": self.cheapest}
-        named["least_hourly"] = self.least_hourly
+        named = {
+            "answer": self.answer,
+            "fewest_gpus": self.fewest,
+            "most_tokens": self.fastest,
+            "cheapest_by_token": self.cheapest,
+            "sure": self.sure,
+        }
         return {
             "target": self.target,
             "users": self.users,
@@ -297,7 +254,7 @@ class ServingSearch(Record):
             "unmet": self.unmet,
             **{key: None if each is None else each.to_dict() for key, each in named.items()},
             "perhaps": [offer.to_dict() for offer in self.perhaps],
-            "as_few": [offer.to_dict() for offer in self.as_few],
+            "as_good": [offer.to_dict() for offer in self.as_good],
             "best": [offer.to_dict() for offer in self.best],
             "remedies": [{"change": each, **offer.to_dict()} for each, offer in self.remedies],
             "almost": self.almost and {"change": self.almost[0], **self.almost[1].to_dict()},
@@ -306,15 +263,10 @@ class ServingSearch(Record):
         }
 
 
-def cost(offer: Offer) -> tuple[bool, float]:
-    """The price of an hour, or the number of GPUs of those without prices, which come last."""
-    return offer.hourly is None, offer.num_gpus if offer.hourly is None else offer.hourly
-
-
 def by_cost(offer: Offer) -> tuple[bool, float, int, float]:
     """The order of offers by their cost, of equal ones by what they lose, then by their speed."""
     speed = -_per_gpu(offer) if offer.hourly is None else _seconds(offer)
-    return *cost(offer), -offer.plan.num_bits, speed
+    return *offer.cost, -offer.plan.num_bits, speed
 
 
 def by_fewest(offer: Offer) -> tuple[int, int, float]:
@@ -322,6 +274,15 @@ def by_fewest(offer: Offer) -> tuple[int, int, float]:
     then by tokens per second.
     """
     return offer.num_gpus, -offer.plan.num_bits, -_per_gpu(offer)
+
+
+def _first(offers: list[Offer], order: Callable[[Offer], Any]) -> list[Offer]:
+    """The first of some offers in an order, if there is one."""
+    return sorted(offers, key=order)[:1]
+
+
+def _by_price(offer: Offer) -> float:
+    return offer.price or math.inf
 
 
 def _per_gpu(offer: Offer) -> float:

@@ -36,7 +36,7 @@ def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
         where = [] if is_same and options else [_layout_text(tried)]
         text = " ".join([*options, *where])
         more = f" on {tried.num_gpus} GPUs" * ("--mesh" in text and tried.num_gpus != own)
-        remedies.append(f"{text}, which serves {_most_text(tried)}{more}: {_times_text(tried)}")
+        remedies.append(f"{text}, with room for {_most_text(tried)}{more}; {_times_text(tried)}")
         if fewest == own:
             break
     return replace(found, remedy="; or ".join(remedies))
@@ -53,7 +53,8 @@ def _times_text(found: ServingPlan) -> str:
     """What each of the users who were asked for sees."""
     assert found.steady is not None
     first, each = found.steady.first_token_seconds, found.steady.seconds
-    return f"first token {seconds_text(first)}, each token {seconds_text(each)}"
+    users = number_text(found.users, "user")
+    return f"with {users} first token {seconds_text(first)}, each token {seconds_text(each)}"
 
 
 def _formats(found: ServingPlan, question: Any) -> Iterable[str]:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from torchfake._core.arguments import check_mapping, is_number_above_0, is_whole_number
-from torchfake._core.gpu_profiles import CudaProfile, named_profile, named_profiles
+from torchfake._core.gpu_profiles import CudaProfile, keys_named, named_profile, named_profiles
 from torchfake._progress import progress
 from torchfake.distributed.passes.formats import check_kernels, format_named, has_kernels
-from torchfake.distributed.serving.offers import Limits, ServingSearch
+from torchfake.distributed.serving.limits import Limits
+from torchfake.distributed.serving.offers import ServingSearch
 from torchfake.distributed.serving.serve import question_of, serve
 from torchfake.distributed.serving.ways import Ways, with_changes
 from torchfake.errors import InputsError, did_you_mean
@@ -47,7 +48,7 @@ MOST_GPUS = 8
 def search_servers(
     target: str,
     *,
-    users: int = 1,
+    users: int | None = None,
     ttft: float | None = None,
     tpot: float | None = None,
     gpus: int = MOST_GPUS,
@@ -57,11 +58,14 @@ def search_servers(
     prices: Mapping[str, float] | None = None,
     **options: Any,
 ) -> ServingSearch:
-    """Find the GPUs, layouts and formats of weights that serve a model to a number of users.
+    """Find the GPUs, layouts and formats of weights that serve a model to a number of users, or
+    those whose tokens cost least.
 
     Args:
         target: a TARGET, as for :func:`serve`.
-        users: the number of requests under way at the same time.
+        users: the number of requests under way at the same time. By default each way gets as many
+            as it has room for with full contexts and serves within the limits; then tokens are
+            compared: the most of a GPU, with prices the cheapest.
         ttft: the longest time to the first token under that load, in seconds.
         tpot: the longest time between two tokens of a user, in seconds.
         gpus: the most GPUs.
@@ -100,9 +104,10 @@ def search_servers(
             raise InputsError(f"{name} is empty: name one to try, or leave it out")
     _check_kernels(kinds, formats)
     limits = Limits(ttft, tpot)
-    ways = Ways(kinds, most, formats, caches, limits, hourly)
-    of_first = {"weights": formats[0], "cache_dtype": caches[0]}
-    question = question_of(target, **{**_DEFAULTS, "users": users, **of_first, **options})
+    ways = Ways(kinds, most, formats, caches, limits, hourly, users is None)
+    options |= {"weights": formats[0], "cache_dtype": caches[0]}
+    options["users"] = 1 if users is None else users
+    question = question_of(target, **{**_DEFAULTS, **options})
     question = replace(question, gpus=tuple(kinds.values()))
     for each in caches:
         replace(question.serve, cache_dtype=each)  # refuses what is no dtype of a cache
@@ -151,10 +156,11 @@ def _left_out(kinds: Mapping[str, CudaProfile], formats: Sequence[str | None]) -
 
 
 def _hourly(prices: Mapping[str, float], kinds: Mapping[str, CudaProfile]) -> dict[str, float]:
-    """Prices by the name of the profile, of which a given name may be the beginning."""
+    """Prices by the name of the profile, which may be given as that of a GPU is."""
     found = {}
+    names = {key: gpu.name for key, gpu in kinds.items()}
     for given, price in prices.items():
-        named = [name for name in kinds if name == given or name.startswith(f"{given}-")]
+        named = (given,) if given in kinds else keys_named(str(given), names)
         if not named:
             hint = did_you_mean(str(given), kinds) or f": these are {', '.join(kinds)}"
             raise InputsError(f"prices has a price of {given!r}, which is not in gpu{hint}")

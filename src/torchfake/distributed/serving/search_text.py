@@ -9,28 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchfake.distributed.passes.loads import Steady
-from torchfake.distributed.serving.offers import MORE_GPUS, NO_LIMITS, Limits, Offer, ServingSearch
+from torchfake.distributed.serving.limits import NO_LIMITS, Limits
+from torchfake.distributed.serving.offers import MORE_GPUS, Offer, ServingSearch
 from torchfake.distributed.serving.serving_plan import ServingPlan
 from torchfake.distributed.serving.text import error_text, formats_text, lacking_text, served_text
 from torchfake.errors import listed
 from torchfake.inspect.records.record import shown
-from torchfake.inspect.records.units import number_text, seconds_text
+from torchfake.inspect.records.units import number_text, price_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
 
 _NOTE = (
-    "Ways that no other beats in both the time of a token and tokens of each GPU, and the fewest "
-    "GPUs of each type{limits}; in memory: the most users with full contexts, to those at their "
-    "average length{in_time}{tight}{prices}."
+    "Ways that no other beats in both the time of a token and tokens of each GPU{limits}, and of "
+    "each type of GPU what costs least{by_token} and the least with room for full contexts; in "
+    "memory: the most users with full contexts, to those at their average length{in_time}{tight}"
+    "{prices}."
 )
 
 
 def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
     """The columns of ways to serve; times that are past their limits are named."""
-
-    def missed(offer: Offer) -> str:
-        steady = offer.plan.steady
-        return "" if steady is None else ", ".join(found.limits.missed_by(steady))
-
+    has_limits, is_filled = found.limits != NO_LIMITS, found.users is None
     of_first = "plan.steady.first_token_seconds"
     formats = {offer.plan.weights for offer in found.offers}
     of_weights = Column("weights", "plan.weights", need=4, under="weights in ")
@@ -42,13 +40,25 @@ def _columns_of(found: ServingSearch) -> tuple[Column, ...]:
         Column("first token", of_first, seconds_text, need=3, under="first token "),
         Column("each token", "plan.steady.seconds", seconds_text, need=2, under="each token "),
         Column("each GPU", "plan.tokens_per_second_per_gpu", "{:,.0f}/s".format, need=4),
-        *[Column("in time", "most_users", "{:,}".format, need=2)] * (found.limits != NO_LIMITS),
+        *[Column("users", "plan.users", "{:,}".format, need=2)] * is_filled,
+        *[Column("in time", "most_users", "{:,}".format, need=2)] * (has_limits and not is_filled),
         Column("in memory", lambda offer: _most_users(offer.plan), str, need=6),
         Column("fits", "plan.verdict", emphasis=VERDICT),
-        Column("misses", missed, need=3, under="misses "),
-        Column("price/hour", "hourly", "{:,.2f}".format, need=1),
-        Column("price/1M", "price", "{:,.2f}".format, need=3),
+        *[Column("limits", _within, need=3, under="limits ")] * has_limits,
+        Column("price/hour", "hourly", price_text, need=3 if is_filled else 1),
+        Column("price/1M", "price", price_text, need=1 if is_filled else 3),
     )
+
+
+def _within(offer: Offer) -> str:
+    """Whether a way meets the limits, perhaps, or which times are past them."""
+    steady, limits = offer.plan.steady, offer.limits
+    if steady is None:
+        return ""
+    missed, near = limits.missed_by(steady), limits.near(offer.plan, steady)
+    if missed.keys() <= near.keys():
+        return "perhaps" if near else "met"
+    return f"past: {', '.join(missed)}"
 
 
 def _most_users(found: ServingPlan) -> str:
@@ -61,8 +71,10 @@ def _most_users(found: ServingPlan) -> str:
 def _(found: ServingSearch, *, depth: int | None = None) -> list[Block]:
     is_priced = any(offer.hourly is not None for offer in found.best)
     note = _NOTE.format(
-        limits="" if found.fits else ", none of which meets the limits",
-        in_time="; in time: the most within the limits" * (found.limits != NO_LIMITS),
+        limits="" if found.fits else " (none meets the limits)",
+        by_token=", by the token too," * is_priced,
+        in_time="; in time: the most within the limits"
+        * (found.limits != NO_LIMITS and found.users is not None),
         tight="; tight: not with full contexts"
         * any(o.plan.verdict == "tight" for o in found.best),
         prices="; prices of an hour, and of 1M tokens of answers" * is_priced,
@@ -75,7 +87,8 @@ def _offers(found: ServingSearch) -> Iterator[Line]:
     if not found.fits:
         most = max(offer.num_gpus for offer in found.offers)
         on = "up to " * (most > 1) + number_text(most, "GPU")
-        asked = f"{number_text(found.users, 'user')}{limits_text(found.limits)}{_alone(found)}"
+        users = number_text(found.users or 1, "user")
+        asked = f"{users}{limits_text(found.limits)}{_alone(found)}"
         yield "fits", f"no way on {on} with {_formats(found.offers)} serves {asked}"
         yield "  try", [f"{change}: {_offer_text(found, each)}" for change, each in found.remedies]
         yield "  else", [*_else(found)]
@@ -104,29 +117,56 @@ def _best(found: ServingSearch) -> Iterator[Line]:
         return
     plan = answer.plan
     average = " at the average length of their sequences" * (plan.verdict == "tight")
-    users, limits = number_text(found.users, "user"), limits_text(found.limits)
-    what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
     length = f" with answers of {plan.server.request.answer:,} tokens"
-    how = f"serves {users}{average}{length}{limits}"
-    if found.least_hourly is None:
-        yield "fewest", f"{what}; {how}"
-    else:
-        are_priced = all(offer.hourly is not None for offer in found.meeting)
-        by = "least by the hour" + " and by the token" * (answer is cheapest)
-        of_priced = "" if are_priced else ", of GPUs with a price"
-        yield "cheapest", f"{what}; {by}{of_priced}{_for_less(found)}; {how}"
+    how = f"serves {_users_text(found)}{average}{length}{limits_text(found.limits)}"
+    what = _offer_text(found, answer) + f", {plan.past}" * bool(plan.past)
+    name, why = _first_for(found, answer)
+    yield name, f"{what}{why}; {how}"
     yield "  error", error_text(plan)
-    less = "fewer GPUs" if found.least_hourly is None else "cheaper"
+    less = "fewer GPUs" if name == "fewest" else "cheaper" if answer.hourly else "more tokens"
     yield less, [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies]
     yield from (("note", note) for note in plan.notes)
     yield from _notes_of_others(found, answer)
+    if found.sure is not None:
+        yield "surely", f"{_offer_text(found, found.sure)}, with room for full contexts"
     if cheapest is not None and cheapest is not answer:
-        yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token"
-    if has_fewer := fewest.num_gpus < answer.num_gpus:
+        alike = _is_alike(answer, cheapest) * f", by less than the error of {_error(answer)}"
+        yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token{alike}"
+    if has_fewer := fewest.num_gpus < answer.num_gpus and found.users is not None:
         yield "fewest", _offer_text(found, fewest)
-    yield "as few", [_offer_text(found, offer) for offer in found.as_few]
+    as_good = f"within the error of {_error(answer)}" if found.users is None else "as few"
+    yield as_good, [_offer_text(found, offer) for offer in found.as_good]
     if fastest is not answer and not (has_fewer and fastest is fewest):
         yield "most tokens", _offer_text(found, fastest)
+
+
+def _first_for(found: ServingSearch, answer: Offer) -> tuple[str, str]:
+    """The name of the first row, and for what that way is named first."""
+    if answer.hourly is None:
+        return ("fewest", "") if found.users is not None else ("most tokens", "")
+    are_priced = all(offer.hourly is not None for offer in found.meeting)
+    of_priced = "" if are_priced else ", of GPUs with a price"
+    by = " and by the token" * (answer is found.cheapest)
+    by = "the token" if found.users is None else f"the hour{by}"
+    return "cheapest", f"; least by {by}{of_priced}{_for_less(found)}"
+
+
+def _users_text(found: ServingSearch) -> str:
+    """The users that are asked for, or as many as there is room for."""
+    if found.users is not None:
+        return number_text(found.users, "user")
+    in_time = " and see their tokens in time" * (found.limits != NO_LIMITS)
+    return f"as many users as have room for full contexts{in_time},"
+
+
+def _error(offer: Offer) -> str:
+    return f"{100 * (offer.plan.errors or {}).get('tokens_per_second', 0):.0f} %"
+
+
+def _is_alike(first: Offer, second: Offer) -> bool:
+    """Whether prices of tokens differ by less than the error of throughput."""
+    error = (first.plan.errors or {}).get("tokens_per_second", 0.0)
+    return bool(second.price) and (first.price or 0.0) / (second.price or 1.0) - 1 < error
 
 
 def _notes_of_others(found: ServingSearch, answer: Offer) -> Iterator[Line]:
@@ -142,7 +182,9 @@ def _for_less(found: ServingSearch) -> str:
     if not found.remedies:
         return ""
     change, offer = found.remedies[0]
-    return f", with {_formats(found.offers)} ({offer.hourly:,.2f} with {change})"
+    _, price = offer.cost
+    perhaps = ", perhaps" * found.limits.may_be_missed_by(offer.plan)
+    return f", with {_formats(found.offers)} ({price_text(price)} with {change}{perhaps})"
 
 
 def _tried(found: ServingSearch) -> str:
@@ -175,10 +217,13 @@ def _offer_text(found: ServingSearch, offer: Offer) -> str:
     """A way to serve, what a user of it sees, and what it yields and costs."""
     price = ""
     if offer.price is not None:
-        price = f", {offer.hourly:,.2f} an hour, {offer.price:,.2f} for a million answer tokens"
+        hourly, each = price_text(offer.hourly or 0.0), price_text(offer.price)
+        price = f", {hourly} an hour, {each} for a million answer tokens"
     each = " on each GPU" * (offer.num_gpus > 1)
     rate = f"{offer.plan.tokens_per_second_per_gpu:,.0f} tokens/s{each}"
     users = f", at most {number_text(offer.most_users, 'user')}" * bool(offer.most_users)
+    if offer.is_filled:
+        users = f", {number_text(offer.plan.users, 'user')}"
     return f"{_reached(found.limits, offer)}, {rate}{users}{price}"
 
 

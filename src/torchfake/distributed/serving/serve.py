@@ -54,7 +54,7 @@ from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 from torchfake.inspect.timing.collectives import GPUS_PER_NODE, Links
-from torchfake.inspect.timing.hardware import hardware_of, why_untimed
+from torchfake.inspect.timing.hardware import hardware_of, has_bfloat16_cores, why_untimed
 
 PASS_TOKENS = 8192
 """Tokens of the largest pass, as vLLM's ``max_num_batched_tokens`` on large GPUs."""
@@ -66,6 +66,7 @@ def serve(
     users: int = 1,
     context: int = 8192,
     prompt: int | None = None,
+    answer_tokens: int | None = None,
     gpus: int | None = None,
     gpu: str | CudaProfile = DEFAULT_PROFILE,
     mesh: str | Mapping[str, int] | None = None,
@@ -85,8 +86,10 @@ def serve(
     Args:
         target: a TARGET, see :func:`torchfake.inspect.resolve`: a language model of transformers.
         users: the number of requests under way at the same time.
-        context: the number of tokens of a sequence, prompt and answer together.
+        context: the most tokens of a sequence, prompt and answer together.
         prompt: the length of prompts in tokens; by default half of the context.
+        answer_tokens: the length of answers in tokens, by default the rest of the context. If it
+            is less, times are those of such answers, and full contexts are longer than sequences.
         gpus: the number of GPUs, by default the size of `mesh`, or 1.
         gpu: the GPU type.
         mesh: the sizes of the axes, such as ``"tp=4,replicate=2"``: ``tp`` splits tensors by the
@@ -114,6 +117,7 @@ def serve(
         users=users,
         context=context,
         prompt=prompt,
+        answer_tokens=answer_tokens,
         weights=weights,
         cache_dtype=cache_dtype,
         block_size=block_size,
@@ -144,6 +148,7 @@ class Question:
     weights: str | None  # the format; None: the one of the target
     utilization: float
     engine: str
+    answer: int | None = None  # tokens of an answer
     gpus: tuple[CudaProfile, ...] = ()  # that will be asked for
     works: dict[Any, RankWork] = field(default_factory=dict, compare=False)
     """What a rank does, by mesh and GPU, with a cache in the model's dtype."""
@@ -164,6 +169,8 @@ class Question:
         stored = self.format
         machine = _machine(gpu, self.engine, stored)
         work = keeping(self._work(axes, gpu), stored.kept if stored else ())
+        if has_no_bf16 := work.dtype == torch.bfloat16 and not has_bfloat16_cores(machine.hardware):
+            work = replace(work, dtype=torch.float16)
         if self.serve.cache_dtype is not None:
             work = work.with_cache(partial(Page.stored, old=self._plain, new=self.serve))
         if axes.pipeline_ranks > len(work.layers):
@@ -171,9 +178,10 @@ class Question:
                 f"{axes.pipeline}={axes.pipeline_ranks} is more than the {len(work.layers)} layers "
                 f"of {work.class_name}: give that or less"
             )
-        server = Server(work, machine, axes, self.serve, self.utilization, self.users)
+        server = Server(work, machine, axes, self.serve, self.utilization, self.answer)
         of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
-        notes = (*of_target, *of_cache(self.serve.dtype_name, gpu))
+        in_fp16 = (f"in fp16: {gpu.name} has no tensor cores for bf16",) * has_no_bf16
+        notes = (*of_target, *in_fp16, *of_cache(self.serve.dtype_name, gpu))
         return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 
     @property
@@ -199,11 +207,20 @@ class Question:
         sizes = {axis: axes.sizes[axis] for axis in (axes.experts, axes.tensor) if axis}
         sizes = sizes if max(sizes.values(), default=1) > 1 else {}
         layout = tuple(sizes.items())
+        gpu = self._run_on(gpu)
         if (layout, gpu) not in self.works:
-            others = [each for each in self.gpus if (layout, each) not in self.works]
-            found = _run(self.target, sizes, self._plain, [gpu, *(g for g in others if g != gpu)])
+            others = dict.fromkeys(map(self._run_on, self.gpus))
+            new = [each for each in others if each != gpu and (layout, each) not in self.works]
+            found = _run(self.target, sizes, self._plain, [gpu, *new])
             self.works.update({(layout, each): work for each, work in found.items()})
         return self.works[layout, gpu]
+
+    def _run_on(self, gpu: CudaProfile) -> CudaProfile:
+        """The GPU that a run is for: engines have kernels of attention that store no scores on each
+        GPU, torch has them for grouped heads from compute capability 8.0 on.
+        """
+        is_old = gpu.major < 8 and self.engine != "eager"
+        return gpu._replace(major=8, minor=0) if is_old else gpu
 
 
 def question_of(
@@ -212,6 +229,7 @@ def question_of(
     users: int,
     context: int,
     prompt: int | None,
+    answer_tokens: int | None,
     weights: str | None,
     cache_dtype: torch.dtype | str | None,
     block_size: int,
@@ -234,8 +252,16 @@ def question_of(
     workload = Serve(
         context, prompt=prompt, cache_dtype=cache_dtype, block_size=block_size, prefill=pass_tokens
     )
+    rest = context - workload.prompt_length
+    if answer_tokens is not None and not is_whole_number(answer_tokens, 1):
+        raise InputsError(f"answer_tokens={answer_tokens!r} is not a whole number of 1 or more")
+    if answer_tokens is not None and answer_tokens > rest:
+        raise InputsError(
+            f"answer_tokens={answer_tokens} is more than the {rest} that prompts of "
+            f"{workload.prompt_length} leave of a context of {context}"
+        )
     resolved = _in_half_precision(resolve(target, overrides=overrides))
-    return Question(target, resolved, users, workload, weights, utilization, engine)
+    return Question(target, resolved, users, workload, weights, utilization, engine, answer_tokens)
 
 
 def _mesh(mesh: str | Mapping[str, int] | None, gpus: int | None) -> Mapping[str, int]:

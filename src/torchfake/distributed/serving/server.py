@@ -41,7 +41,7 @@ class Server:
     axes: MeshAxes
     serve: Serve  # the lengths of sequences, the cache, the tokens of a pass
     utilization: float
-    users: int = 1  # of all replicas, who share the sequences that they are started for
+    answer: int | None = None  # tokens of an answer; None: what a prompt leaves of the context
 
     @property
     def num_gpus(self) -> int:
@@ -56,7 +56,8 @@ class Server:
     @property
     def request(self) -> Request:
         """The lengths of a request."""
-        return Request(self.serve.prompt_length, self.serve.context - self.serve.prompt_length)
+        prompt = self.serve.prompt_length
+        return Request(prompt, self.answer or self.serve.context - prompt)
 
     @property
     def most_tokens(self) -> int:
@@ -81,18 +82,18 @@ class Server:
         whole = Sent("all_gather", axes.tensor, split, num_bytes, in_node)
         return (sent, whole) if split > 1 else (sent,)
 
-    @cached_property
-    def memories(self) -> list[Memory]:
-        """The memory of a rank of each stage."""
-        sequences = -(-self.users // self.axes.data_ranks)
+    def memory(self, users: int) -> Memory:
+        """The memory of the rank that has least left for the cache, with so many users of a
+        replica.
+        """
+        memories = self._memories(-(-users // self.axes.expert_ranks))
+        return min(memories, key=lambda memory: memory.cache)
+
+    def _memories(self, sequences: int) -> list[Memory]:
+        """The memory of a rank of each stage, of which each decodes so many sequences."""
         return [
             memory_of(stage, self.machine, self.utilization, sequences) for stage in self.stages
         ]
-
-    @property
-    def memory(self) -> Memory:
-        """The memory of the rank that has least left for the cache."""
-        return min(self.memories, key=lambda memory: memory.cache)
 
     def most_users(self, context: int | None = None) -> int:
         """The most users of a replica whose sequences fit into the cache, each of `context` tokens;
@@ -100,10 +101,23 @@ class Server:
         """
         serve = self.serve if context is None else self.serve.resized("context", context)
         assert serve is not None
-        pairs = zip(self.stages, self.memories, strict=True)
+        many = self._fitting(serve, 1)  # more leave less memory, and so bound the number from below
+        few = self._fitting(serve, max(many, 1))
+        while few < many:
+            tried = (few + many + 1) // 2
+            few, many = (tried, many) if self._fitting(serve, tried) >= tried else (few, tried - 1)
+        return few * self.axes.expert_ranks
+
+    def _fitting(self, serve: Serve, sequences: int) -> int:
+        """Sequences of a rank that fit if activations are those of so many."""
+        pairs = zip(self.stages, self._memories(sequences), strict=True)
         fitting = min(most_users(stage, serve, memory.cache) for stage, memory in pairs)
-        fitting = min(fitting, MOST_SEQUENCES * self.axes.pipeline_ranks)
-        return fitting * self.axes.expert_ranks
+        return min(fitting, self.most_sequences)
+
+    @property
+    def most_sequences(self) -> int:
+        """The most sequences of a rank that an engine decodes, whatever the memory."""
+        return MOST_SEQUENCES * self.axes.pipeline_ranks
 
     def cache_bytes(self, users: int) -> int:
         """Bytes of the blocks of so many users on a GPU."""

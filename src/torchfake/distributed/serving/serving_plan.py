@@ -6,7 +6,7 @@ Input: a server, a number of users. Output: a :class:`ServingPlan`, plain data. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -42,6 +42,11 @@ WITH_EXPERTS = Compared(
 )
 
 _TABLE = (1, 8, 32, 128, 512)
+WITH_EXPERTS_IN_INTEGERS = Compared(
+    {"first_token_seconds": 0.59, "seconds_per_token": 0.91, "tokens_per_second": 0.91},
+    WITH_EXPERTS.gpus,
+)
+"""In the kernels of 2025, which were launched expert by expert."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +59,10 @@ class ServingPlan(Record):
     weights: str  # the format of the weights: "bf16", "fp8", ...
     notes: tuple[str, ...] = ()
     remedy: str = ""  # options with which all users fit, if they were looked for
+
+    def serving(self, users: int) -> ServingPlan:
+        """The plan with another number of users."""
+        return replace(self, users=users)
 
     @property
     def class_name(self) -> str:
@@ -77,10 +86,16 @@ class ServingPlan(Record):
         """Users of the replica that has most."""
         return -(-self.users // self.server.replicas)
 
-    @property
+    @cached_property
     def memory(self) -> Memory:
-        """The memory of the GPU that has least left for the cache."""
-        return self.server.memory
+        """The memory of the GPU that has least left for the cache, with the users under way."""
+        return self.server.memory(max(self._under_way, 1))
+
+    @property
+    def _under_way(self) -> int:
+        """The users of a replica whose requests do not wait."""
+        most = self.most_users_on_average // self.server.replicas
+        return min(self.users_of_replica, most)
 
     @property
     def token_bytes(self) -> int:
@@ -104,6 +119,13 @@ class ServingPlan(Record):
         """
         mean = max(round(self.server.request.mean_context), 2)
         return self.server.most_users(mean) * self.server.replicas
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the engine, not the memory, is what no more users have room in."""
+        server = self.server
+        most = server.most_sequences * server.axes.expert_ranks * server.replicas
+        return self.most_users_on_average == most
 
     @property
     def fits(self) -> bool:
@@ -137,9 +159,7 @@ class ServingPlan(Record):
         """The steady state of a replica with its users, or with the most that fit at their average
         length if that is less; None if none fit.
         """
-        most = self.most_users_on_average // self.server.replicas
-        under_way = min(self.users_of_replica, most)
-        return self.server.with_users(under_way) if under_way else None
+        return self.server.with_users(self._under_way) if self._under_way else None
 
     @property
     def queue_seconds(self) -> float | None:
@@ -185,10 +205,12 @@ class ServingPlan(Record):
         """How far nine in ten published figures were from estimates, as shares; None for GPUs that
         were not compared.
         """
-        server = self.server
-        compared = WITH_EXPERTS if server.work.has_experts else DENSE
-        is_known = name_of(server.machine.gpu) in compared.gpus
-        return dict(compared.errors) if is_known and not server.machine.engine.is_eager else None
+        machine, compared = self.server.machine, DENSE
+        if self.server.work.has_experts:
+            is_integer = machine.weights is not None and machine.weights.name in ("awq", "gptq")
+            compared = WITH_EXPERTS_IN_INTEGERS if is_integer else WITH_EXPERTS
+        is_known = name_of(machine.gpu) in compared.gpus
+        return dict(compared.errors) if is_known and not machine.engine.is_eager else None
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -211,7 +233,7 @@ class ServingPlan(Record):
             "gpus": self.num_gpus,
             "mesh": dict(server.axes.sizes),
             "weights": self.weights,
-            "serve": server.serve.to_dict(),
+            "serve": {**server.serve.to_dict(), "users": self.users},
             "pass_tokens": server.most_tokens,
             "memory": self.memory.to_dict(),
             "cache_tokens": self.cache_tokens,

@@ -67,7 +67,7 @@ def _answer(found: ServingPlan) -> Iterator[Line]:
     under_way = min(steady.users * found.server.replicas, found.users)
     users = number_text(under_way, "user")
     if found.queue_seconds:
-        waits = f"; {duration_text(found.queue_seconds)} more for those that wait for memory"
+        waits = f"; {duration_text(found.queue_seconds)} more for those that wait"
     else:
         waits = ""
     yield "first token", f"{alone} alone, {loaded} with {users}{waits}"
@@ -125,7 +125,12 @@ def lacking_text(found: ServingPlan) -> str:
     if found.memory.cache <= 0:
         missing = bytes_text(-found.memory.cache)
         return f"even without users {missing} are missing on {gpu_text(found)}"
+    if not found.most_users_on_average:
+        length = round(found.server.request.mean_context)
+        return f"not even one sequence fits, of {length:,} tokens on average"
     average = f"{found.most_users_on_average:,} of {found.users:,} users"
+    if found.is_full:
+        return f"{average} at the same time, as many as an engine decodes; others wait"
     return f"{average} at their average length, others wait"
 
 

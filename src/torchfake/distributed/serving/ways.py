@@ -15,13 +15,12 @@ from typing import Any
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake._progress import count
 from torchfake.distributed.passes.formats import has_kernels, with_fewer_bits
+from torchfake.distributed.serving.limits import Limits
 from torchfake.distributed.serving.offers import (
     MORE_GPUS,
-    Limits,
     Offer,
     ServingSearch,
     by_cost,
-    cost,
 )
 from torchfake.distributed.serving.remedies import narrower
 from torchfake.distributed.serving.serve import Question
@@ -41,12 +40,14 @@ class Ways:
     caches: Sequence[Any]  # dtypes; None: the model's
     limits: Limits
     hourly: Mapping[str, float]
+    fills: bool = False  # each replica gets the most users that it serves
 
     def offers(self, question: Question) -> tuple[list[Offer], list[InputsError]]:
         """The offers, and the errors of layouts that do not suit the model."""
         offers, refusals = list[Offer](), list[InputsError]()
         for name in self._timed():
-            for mesh in _meshes(self.most[name], question):
+            meshes = _replicas if self.fills else _meshes
+            for mesh in meshes(self.most[name], question):
                 count(f"{name}, {mesh}")
                 try:
                     offers += [
@@ -70,7 +71,7 @@ class Ways:
                         continue
 
     def _fewest_replicas(self, name: str, asked: Question, mesh: Mapping[str, int]) -> Offer:
-        few, many = 0, self.most[name] // math.prod(mesh.values())
+        few, many = 0, 1 if self.fills else self.most[name] // math.prod(mesh.values())
         found = self._offer(name, asked, {"replicate": many, **mesh})
         while found.meets and many - few > 1:
             number = (few + many) // 2
@@ -90,8 +91,11 @@ class Ways:
 
     def _offer(self, name: str, asked: Question, mesh: Mapping[str, int]) -> Offer:
         plan, hourly = asked.plan_on(self.kinds[name], mesh), self.hourly.get(name)
+        if self.fills:
+            number = min(self.limits.most_users(plan), plan.most_users)
+            plan = plan.serving(max(number, 1))
         whole = None if hourly is None else hourly * plan.num_gpus
-        return Offer(name, plan, self.limits, _price(plan, hourly), whole)
+        return Offer(name, plan, self.limits, _price(plan, hourly), whole, self.fills)
 
 
 def _replicas(most: int, question: Question) -> Iterator[dict[str, int]]:
@@ -134,11 +138,12 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
     """
     answer, tried = found.answer, list[tuple[str, Offer]]()
     if answer is not None:
-        least = answer.num_gpus - (answer.hourly is None)
+        is_of_gpus = answer.hourly is None and not ways.fills
+        least = answer.num_gpus - 1 if is_of_gpus else max(ways.most.values())
         fewer = replace(ways, most={kind: min(least, n) for kind, n in ways.most.items()})
 
         def is_cheaper(offer: Offer) -> bool:
-            return answer.hourly is None or (offer.hourly or math.inf) < answer.hourly
+            return offer.cost < answer.cost
 
         each = [*_meeting(_in_fewer_bits(fewer, question), tried, is_cheaper)]
         return replace(found, remedies=_first_and_best(each))
@@ -147,8 +152,8 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
     both = ((f"{text} and more GPUs", on, asked) for text, on, asked in narrow)
     either = (_in_fewer_bits(ways, question), [("more GPUs", more, question)])
     remedies = [one for changes in either for one in islice(_meeting(changes, tried), 1)]
-    known = min((cost(offer) for _, offer in remedies), default=(True, math.inf))
-    if cheaper := [one for one in _meeting(both, tried) if cost(one[1]) < known]:
+    known = min((offer.cost for _, offer in remedies), default=(True, math.inf))
+    if cheaper := [one for one in _meeting(both, tried) if one[1].cost < known]:
         remedies.append(min(cheaper, key=_cost_of_change))
     return replace(found, remedies=tuple(remedies), failed=() if remedies else tuple(tried))
 
@@ -160,7 +165,7 @@ def _first_and_best(changes: list[tuple[str, Offer]]) -> tuple[tuple[str, Offer]
 
 
 def _cost_of_change(change: tuple[str, Offer]) -> tuple[bool, float]:
-    return cost(change[1])
+    return change[1].cost
 
 
 def _meeting(
@@ -175,9 +180,8 @@ def _meeting(
         offers = [*ways.fewest_replicas(asked)]
         tried += [(text, offer) for offer in offers]
         meeting = [offer for offer in offers if offer.meets and accepts(offer)]
-        priced = [offer for offer in meeting if offer.hourly is not None]
         if meeting:
-            yield text, min(priced or meeting, key=by_cost)
+            yield text, min(meeting, key=by_cost)
 
 
 def _in_fewer_bits(ways: Ways, question: Question) -> Iterator[_Change]:
@@ -185,7 +189,7 @@ def _in_fewer_bits(ways: Ways, question: Question) -> Iterator[_Change]:
     is_free = [*ways.formats] == [None]
     for options, asked in narrower(question, with_fewer_bits(question.format) if is_free else ()):
         if options:
-            tried = replace(ways, formats=[asked.weights]) if asked.weights else ways
+            tried = replace(ways, formats=[asked.weights]) if is_free and asked.weights else ways
             if asked.serve.cache_dtype is not None:
                 tried = replace(tried, caches=[asked.serve.cache_dtype])
             yield " ".join(options), tried, asked

@@ -242,14 +242,19 @@ def _check_not_scripted(module: nn.Module) -> None:
             )
 
 
-def check_module(value: object) -> None:
+def check_module(value: object, command: str = "inspect", words: Sequence[str] = ()) -> None:
     """Refuse a value that is not a module.
+
+    Args:
+        value: what should be one.
+        command: the command that answers the question for the name of a model.
+        words: the options of the command.
 
     Raises:
         TypeError: if `value` is not a module; the message says how to get one from it.
     """
     if not isinstance(value, nn.Module):
-        raise TypeError(f"a torch.nn.Module is needed, not {kind_of(value)}")
+        raise TypeError(f"a torch.nn.Module is needed, not {kind_of(value, command, words)}")
 
 
 def kind_of(value: Any, command: str = "inspect", words: Sequence[str] = ()) -> str:
@@ -265,7 +270,8 @@ def kind_of(value: Any, command: str = "inspect", words: Sequence[str] = ()) -> 
     if isinstance(value, str):
         target = f"transformers:{value}" if value.isidentifier() else value
         line = shlex.join(["torchfake", command, target, *words])
-        return f"the name {value!r}: build it, or on the command line {line}"
+        built = f"torchfake.inspect.build(torchfake.inspect.resolve({target!r})).module"
+        return f"the name {value!r}: build it, {built}, or on the command line {line}"
     if hasattr(value, "model_type"):  # a config of transformers
         return (
             f"a {type(value).__name__}: build the model, with fake_mode(): model = "

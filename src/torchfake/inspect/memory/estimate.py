@@ -171,7 +171,7 @@ def estimate(
         workload = workload_of_program(module, inputs, device=device, gpu=gpu, answer=answer)
         does = {}
     else:
-        check_module(module)
+        check_module(module, "fit")
         trains = mode == "training" or optimizer is not None or training is not None
         inputs = inputs_given(
             module, inputs, batch=batch, seq=seq, input_size=input_size, labels=trains

@@ -19,7 +19,7 @@ from torchfake._core.gpu_profiles import CudaProfile, named_profiles, usual_prof
 from torchfake._progress import progress
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.positions import positions_of
-from torchfake.inspect.copies.workload import kind_of
+from torchfake.inspect.copies.workload import check_module, kind_of
 from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.hints import example_shape
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
@@ -89,7 +89,7 @@ def fit(
     named = _named(gpus)
     if isinstance(estimate, str):
         words = _words(options, named if gpus else ())
-        raise TypeError(f"a torch.nn.Module is needed, not {kind_of(estimate, 'fit', words)}")
+        check_module(estimate, "fit", words)
     if serve is not None:
         estimate = _served(estimate, serve, next(iter(named.values())), options)
     elif isinstance(estimate, nn.Module):
@@ -192,6 +192,8 @@ def _words(options: Mapping[str, Any], gpus: Iterable[str]) -> list[str]:
 def _named(gpus: tuple[Any, ...]) -> dict[str, CudaProfile]:
     """The profiles by name; a list among `gpus` counts as its items."""
     each = [gpu for item in gpus for gpu in (item if isinstance(item, list) else [item])]
+    if any(isinstance(gpu, Serve) for gpu in each):
+        raise TypeError("a Serve is no GPU: fit(model, *gpus, serve=Serve(...))")
     inputs = [gpu for gpu in each if isinstance(gpu, (torch.Tensor, Mapping, tuple))]
     if any(not isinstance(gpu, CudaProfile) for gpu in inputs):
         raise TypeError(_INPUTS)
@@ -210,7 +212,7 @@ def _check_inputs(model: nn.Module, options: Mapping[str, Any]) -> None:
 
 def _default_batch(options: Mapping[str, Any]) -> int | None:
     """The batch size of the generated inputs: 1, unless the options determine the inputs."""
-    return None if {"input_size", "decode", "training"} & set(options) else 1
+    return None if {"input_size", "training"} & set(options) else 1
 
 
 def _served(model: Any, serve: Any, gpu: CudaProfile, options: Mapping[str, Any]) -> Estimate:

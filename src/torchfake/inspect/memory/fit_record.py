@@ -110,6 +110,7 @@ class Fits(Record, Sequence[Fit]):
     next_commands: tuple[str, ...] = ()  # code to paste that plans this layout
     ran: tuple[str, ...] = ()  # of these, those whose sizes were run by the search, and fit
     refused: Mapping[str, str] = field(default_factory=dict)  # GPUs it does not run on, and why
+    notes: tuple[str, ...] = ()  # on how the model was built
     other_command: str = ""  # that answers in `other_format`, the format of the model's config
 
     @property
@@ -148,6 +149,7 @@ class Fits(Record, Sequence[Fit]):
             "fits": [fit.to_dict() for fit in self.items],
             **({} if self.mesh is None else {"mesh": self.mesh}),
             **({"does_not_run_on": dict(self.refused)} if self.refused else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
             **self._other_to_dict(),
             **({"next": list(self.next_commands)} if self.next_commands else {}),
         }

@@ -79,6 +79,15 @@ def number_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def price_text(price: float) -> str:
+    """A price with two digits behind the point, or where it is small two that say something.
+
+    >>> price_text(2.5), price_text(0.0234)
+    ('2.50', '0.023')
+    """
+    return f"{price:,.2f}" if price >= 0.1 else f"{price:.2g}"
+
+
 def bytes_text(size_bytes: int) -> str:
     """Bytes as text, in GB unless :func:`set_units` has set other units.
 

@@ -44,8 +44,11 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
     if quantized is not None:
         size_text = f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}"
         parts.append(f"{size_text}{in_part(quantized)}")
-    if size.parameter_bytes >= LEAST_BYTES:
-        weights = size.parameter_bytes + size.buffer_bytes
+    weights = size.parameter_bytes + size.buffer_bytes
+    if summary.gpu is not None:
+        fit = "fit" if weights <= summary.gpu.total_memory - RESERVED_BYTES else "do not fit"
+        parts.append(f"the weights {fit} on {summary.gpu.name}")
+    elif size.parameter_bytes >= LEAST_BYTES:
         held = weights if quantized is None else quantized.num_bytes
         of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
         scheme = None if quantized is None else SCHEMES.get(quantized.scheme)

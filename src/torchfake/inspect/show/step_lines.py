@@ -54,9 +54,7 @@ def step_lines(found: Estimate, fit: Fit | None = None, which: str = "") -> Iter
     yield "warning", found.counted.warnings
     yield "peak", _peak_text(found)
     yield from ((f"  {name}", bytes_text(n)) for name, n in found.peak.by_category.items())
-    if found.active is not None:
-        total = sum(p.numel() for p in found.subject.module.parameters())
-        yield "parameters", f"{count_text(total)}, active {active_text(found.active)}"
+    yield "model", _model_text(found)
     yield from _serving_lines(found)
     yield "line", _FOLDER_OF_PACKAGES.sub("", found.peak.line)
     fit = fit or verdict_on(found)
@@ -83,6 +81,15 @@ _FEW_BYTES = 1 << 20
 _FOLDER_OF_PACKAGES = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")
 
 
+def _model_text(found: Estimate) -> str:
+    """The class of the model and the number of its parameters; "" for a step of several."""
+    if found.subject.program is not None:
+        return ""
+    total = sum(p.numel() for p in found.subject.module.parameters())
+    active = "" if found.active is None else f", active {active_text(found.active)}"
+    return f"{found.class_name}, {count_text(total)} parameters{active}"
+
+
 def active_text(active: Active) -> str:
     """The number of parameters used for one token, and the numbers of experts."""
     experts = " or ".join(active.experts)
@@ -101,6 +108,8 @@ def _step_text(found: Estimate) -> str:
     """
     where = found.device if found.gpu is None else f"{found.device}, {found.gpu.name}"
     where += ", which is assumed: gpu= names another" * found.is_gpu_assumed
+    if found.mode == "training" and found.subject.device is None:
+        where += ", as no gpu is named" * (found.device == "cpu")
     if found.subject.gpu is not None:
         return f"{found.counted.does} on {where}"
     does, _, sizes = counted_text(found).partition(", ")

@@ -34,7 +34,8 @@ def time_in_short(found: Estimate) -> str:
         return ""
     error = error_in_short(found.gpu, kind_of(found), **compared_as(found.mode, found.schedule))
     if found.generation is not None:
-        return f"{seconds_text(found.generation.seconds)} to generate ({error})"
+        seconds = seconds_text(found.generation.seconds)
+        return f"{seconds} to generate by eager transformers ({error})"
     if found.schedule is None:
         return ""
     each = "step" if found.mode == "training" else "pass"
@@ -108,7 +109,8 @@ def _generation_text(found: GenerationTime) -> str:
     total, prompt = seconds_text(found.seconds), seconds_text(found.prompt_seconds)
     if not found.num_passes:
         return f"{total} for the prompt and one token"
-    return f"{total}: {prompt} for the prompt, then {seconds_text(found.seconds_per_token)} a token"
+    each = f"then {seconds_text(found.seconds_per_token)} a token"
+    return f"{total}: {prompt} for the prompt, {each}; torchfake serve tells an engine's"
 
 
 def _bound_lines(found: Estimate, schedule: Schedule) -> Iterator[Line]:

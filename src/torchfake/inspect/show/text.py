@@ -169,7 +169,8 @@ def _memory(found: Estimate | Fits, *, says_inputs: bool) -> list[Block]:
     estimate, fit = (found, None) if isinstance(found, Estimate) else (found.shown, found.shown_fit)
     inputs = [("input", generated_inputs(estimate.subject.kwargs))] * says_inputs
     which = which_shown(found) if isinstance(found, Fits) and len(found) > 1 else ""
-    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit, which)
+    notes = [("note", found.notes)] if isinstance(found, Fits) and says_inputs else []
+    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit, which), *notes
     step = step_block(estimate.peak, lines)
     return [step] if isinstance(found, Estimate) else [step, *_fits(found)]
 

@@ -31,6 +31,8 @@ def generate(fake_copy: FakeCopy, tracker: StorageTracker, prompt: int, new_toke
 def _token_ids(fake_copy: FakeCopy) -> Any:
     """The token ids among the inputs, integers [batch, tokens]."""
     found: Any = fake_copy.kwargs.get("input_ids", fake_copy.args[0] if fake_copy.args else None)
+    if not (fake_copy.args or fake_copy.kwargs):
+        raise InputsError("decode= needs a batch size: give batch=1, or input_ids [batch, tokens]")
     is_tensor = isinstance(found, torch.Tensor)
     if not is_tensor or found.is_floating_point() or found.dim() != 2:
         raise InputsError(

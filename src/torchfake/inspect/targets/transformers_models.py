@@ -24,6 +24,9 @@ from torchfake.inspect.targets.transformers_configs import config_from
 _NOT_MODELS = ("Config", "Tokenizer", "TokenizerFast", "Processor", "Extractor", "Output")
 """Suffixes of class names that are not suggested for a misspelt model class."""
 
+DEFAULT_CONFIG = "the default config of the class: the path of a config.json names another size"
+"""The note about a class of which no size is named."""
+
 BUILT_UNQUANTIZED = "built unquantized: the tree is that before the config's quantization_config"
 """The note about a config that describes quantized weights."""
 
@@ -56,7 +59,8 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
     if config_class is None:
         raise TargetError(f"{name} is an abstract class: it has no config of its own")
     config = config_from(name, config_class, {}, values)
-    return target_of(text, name, config, partial(model_class, config))
+    notes = () if values else (DEFAULT_CONFIG,)
+    return target_of(text, name, config, partial(model_class, config), *notes)
 
 
 def config_target(text: str, values: dict[str, Any]) -> Target:

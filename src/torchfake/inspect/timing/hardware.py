@@ -203,9 +203,10 @@ def peak_text(gpu: CudaProfile) -> str:
     """The peak of which :func:`utilization` is a share: ``15.7 TFLOP/s in bf16``."""
     hardware = hardware_of(gpu)
     assert hardware is not None, "the figures of the GPU are known"
-    peak, has_cores = hardware.flops[torch.bfloat16], _has_bfloat16_cores(hardware)
+    peak, has_cores = hardware.flops[torch.bfloat16], has_bfloat16_cores(hardware)
     return f"{peak / 1e12:,.4g} TFLOP/s in bf16{', without tensor cores' * (not has_cores)}"
 
 
-def _has_bfloat16_cores(hardware: Hardware) -> bool:
+def has_bfloat16_cores(hardware: Hardware) -> bool:
+    """Whether products in bfloat16 are as fast as in float16."""
     return hardware.flops[torch.bfloat16] == hardware.flops[torch.float16]

@@ -204,8 +204,8 @@ def diff_command(
 ) -> None:
     """Show the differences between two models or checkpoints.
 
-    Names, shapes, dtypes and bytes are compared. Only the headers of checkpoints are read. The exit
-    status is 1 if there are differences.
+    Names, shapes, dtypes and bytes are compared, and configs. Only the headers of checkpoints are
+    read. The exit status is 1 if there are differences.
     """
     import_answers()
     from torchfake.inspect.contents.diff import diff

@@ -250,6 +250,7 @@ class Plan(Record):
         return {
             "class_name": self.class_name,
             "mode": self.mode,
+            **({"other_format": other} if (other := self.estimate.counted.other_format) else {}),
             "mesh": dict(zip(self.layout.axes, self.layout.shape, strict=True)),
             "device": self.device,
             "gpu": None if self.gpu is None else self.gpu.name,

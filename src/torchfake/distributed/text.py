@@ -129,7 +129,9 @@ def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None 
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
     if plan.sends_nothing:
         counted += f"; {plan.layout.num_ranks:,} models of their own: the ranks send nothing"
-    return "fits", verdict_text(plan.fit, counted, time_in_short(plan), plan.layout.num_ranks)
+    is_quantized = not estimate.counted.other_format
+    time, num_ranks = time_in_short(plan), plan.layout.num_ranks
+    return "fits", verdict_text(plan.fit, counted, time, num_ranks, is_quantized=is_quantized)
 
 
 def time_in_short(plan: Plan) -> str:

@@ -22,6 +22,7 @@ from torchfake.inspect.memory import several_gpus
 from torchfake.inspect.memory.fit import Fits
 from torchfake.inspect.question import Question
 from torchfake.inspect.serve import PAGED, Serve
+from torchfake.inspect.steps.quantized import library_is_missing, scheme_as_described
 
 PREFILL = 2048
 """Tokens of a pass over long prompts, as in the help of ``--serve``."""
@@ -37,7 +38,8 @@ _GUESSED = 0.9
 
 
 def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> Fits:
-    """The fits, with commands that may fit, if the step fits on none of the GPUs.
+    """The fits, with commands that may fit, if the step fits on none of the GPUs; and with that
+    which counts with the format of the config.
 
     Args:
         fits: the fits.
@@ -45,16 +47,16 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
         dtype: the dtype that the user gave.
         question: the question.
     """
+    fits = replace(fits, other_command=other_command(fits, target, dtype, question))
     if fits.fits:
         return fits
-    named = ",".join(fit.gpu for fit in fits)
-    are_few = len(fits) < len(usual_profiles())  # else the usual ones are named by no option
-    gpus = ["--gpu", named, *question.profiles_options] if question.gpus and are_few else []
+    gpus = _gpu_words(fits, question)
 
     def fitted(asked: Question, dtype: str | None, on: Sequence[str] = gpus) -> str:
         return shlex.join(["torchfake", "fit", *target, *words_of(asked, dtype), *on])
 
-    free = [fitted(each, dtype) for each in _defragmented(fits, question)]
+    other = filter(None, [fits.other_command])
+    free = [*other, *(fitted(each, dtype) for each in _defragmented(fits, question))]
     ran = [*_of_searched_size(fits, question)]
     changed = [fitted(*each) for each in _changed(fits, dtype, question, ran)]
     if question.trains:
@@ -66,6 +68,46 @@ def with_commands(fits: Fits, target: Sequence[str], dtype: str | None, question
     larger = [fitted(question, each, ()) for each in dtypes]
     found = (*free, *changed, *larger)
     return replace(fits, next_commands=found, ran=tuple(fitted(each, dtype) for each in ran))
+
+
+def _gpu_words(fits: Fits, question: Question) -> list[str]:
+    named = ",".join(fit.gpu for fit in fits)
+    are_few = len(fits) < len(usual_profiles())  # else the usual ones are named by no option
+    return ["--gpu", named, *question.profiles_options] if question.gpus and are_few else []
+
+
+_SERVED = (
+    "fp8", "fbgemm_fp8", "gptq", "awq", "mxfp4", "modelopt", "modelopt_fp4", "compressed-tensors",
+)  # fmt: skip
+"""Formats of configs with which ``torchfake serve`` counts."""
+
+
+def other_command(fits: Fits, target: Sequence[str], dtype: str | None, question: Question) -> str:
+    """The command that counts with the format of the model's config, where that was not counted:
+    the same step if it runs on such weights, else a server, else the size of the weights alone; ""
+    if there is none.
+    """
+    name, module = fits.estimate.counted.other_format, fits.estimate.subject.module
+    scheme = scheme_as_described(module) if name else None
+    runs = scheme is not None and not library_is_missing(scheme)
+    generates = getattr(module, "can_generate", bool)
+    is_served = name in _SERVED and not question.trains and generates()
+    if scheme is not None and (question.lora or not question.trains) and (runs or not is_served):
+        asked = replace(question, weights=scheme, **(_a_size(question) if runs else {}))
+        words = [*words_of(asked, dtype), *_gpu_words(fits, question)]
+        return shlex.join(["torchfake", "fit", *target, *words])
+    return _server(fits, target, question) if is_served else ""
+
+
+def _server(fits: Fits, target: Sequence[str], question: Question) -> str:
+    """The command for a server on the largest of the user's GPUs."""
+    words, asked = [], question.serve
+    if asked is not None:
+        words = ["--users", str(asked.users), "--context", str(asked.context)]
+    if question.gpus:
+        largest = max(fits, key=lambda fit: fit.total_bytes)
+        words += ["--gpu", largest.gpu, *question.profiles_options]
+    return shlex.join(["torchfake", "serve", *target, *words])
 
 
 def _changed(

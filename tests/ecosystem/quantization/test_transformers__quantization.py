@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import FineGrainedFP8Config, HiggsConfig, Mxfp4Config
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    FineGrainedFP8Config,
+    HiggsConfig,
+    Mxfp4Config,
+)
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from tests.ecosystem.quantization import quantized_models as models
 from torchfake import fake_mode
@@ -60,6 +67,43 @@ def test_fp8_on_fake_cuda(tmp_path: Path) -> None:
         plain = models.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         assert scheme is not None
         assert weights_by(plain, *scheme, {}).num_bytes == models.bytes_of(models.all_held(net))
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 256, "intermediate_size": 384, "vocab_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
+}  # fmt: skip
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 128},
+    "deepseek_v3": {
+        "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+        "moe_intermediate_size": 128, "kv_lora_rank": 128, "q_lora_rank": 192,
+    },
+}  # fmt: skip
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"scale_fmt": "ue8m0"}, {"expert_dtype": "fp4"},
+    {"modules_to_not_convert": ["model.layers.0", "lm_head"]}, {"modules_to_not_convert": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", MIXTURES)
+def test_fp8_of_mixtures_has_the_bytes_of_the_layers_that_replace_them(
+    name: str, options: dict[str, Any]
+) -> None:
+    """On meta: the quantizer replaces layers and experts without a GPU, before weights load."""
+    config = AutoConfig.for_model(name, **{**SIZES, **MIXTURES[name]})
+    with torch.device("meta"):
+        plain, net = (
+            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for _ in range(2)
+        )
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128], **options}
+    quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=True)
+    quantizer._process_model_before_weight_loading(net)
+    scheme = scheme_of_config(quantization)
+    assert scheme is not None
+    assert weights_by(plain, *scheme, {}).num_bytes == models.bytes_of(models.all_held(net))
 
 
 def test_mxfp4_where_it_is_dequantized(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -102,6 +104,50 @@ def test_schemes_of_configs() -> None:
     assert weights_by(layer, *double, {}) == weights(layer, "nf4")
     assert scheme_of_config({"quant_method": "hqq", "nbits": 4}) is None
     assert scheme_of_config({}) is None
+
+
+class Experts(nn.Module):
+    """Three experts, each projection stored as one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.empty(3, 2 * 256, 384))
+        self.down_proj = nn.Parameter(torch.empty(3, 384, 256))
+
+
+@pytest.mark.parametrize("method", ["fp8", "gptq", "awq"])
+def test_experts_stored_as_one_tensor(method: str) -> None:
+    """They are quantized as the layers that they are in a checkpoint; by bitsandbytes not at all,
+    nor where the config says so.
+    """
+    with fake_mode():
+        mixture = nn.ModuleDict({"experts": Experts()}).bfloat16()
+        layers = nn.ModuleList(
+            nn.Linear(*shape, bias=False).bfloat16()
+            for shape in [(384, 256), (384, 256), (256, 384)] * 3
+        )
+    found = scheme_of_config(CONFIGS[method])
+    assert found is not None
+    assert weights_by(mixture, *found, {}) == weights_by(layers, *found, {})
+    assert weights(mixture, "nf4").num_quantized == 0
+
+
+def test_the_first_line_about_a_mixture_in_fp8(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        architectures=["MixtralForCausalLM"], num_hidden_layers=4, dtype="bfloat16"
+    )
+    config.quantization_config = CONFIGS["fp8"]
+    config.save_pretrained(tmp_path)
+    found = inspect_target(str(tmp_path))
+    first = str(found).partition("\n")[0]
+    assert first.startswith("6.07B params (1.84B active) | 12.1 GB (11.3 GiB) bf16 | 6.33 GB (")
+    assert "params in fp8" not in first  # nearly all are
+    kept = inspect_target(
+        str(tmp_path), overrides=['quantization_config.modules_to_not_convert=["experts"]']
+    )
+    assert kept.weights is not None
+    assert kept.weights.num_quantized < 0.1 * 6.07e9
 
 
 def test_sizes_of_gptq_and_awq_are_those_of_their_tensors() -> None:

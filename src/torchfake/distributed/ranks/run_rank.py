@@ -39,7 +39,7 @@ from torchfake.distributed.ranks.shard_sizes import ObservedOptimizer, UnevenSha
 from torchfake.errors import InputsError, TorchFakeError
 from torchfake.fake import parameters_and_buffers
 from torchfake.inspect.copies.arguments import ArgumentCopies
-from torchfake.inspect.copies.workload import FakeCopy, Workload, bytes_by_dtype
+from torchfake.inspect.copies.workload import FakeCopy, Workload
 from torchfake.inspect.memory.estimate import account
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.small_heap import small_heap
@@ -179,8 +179,7 @@ class _Rank:
         with self._errors_named("the step", modules):
             first_lives = self._run_step(step, fake_copy, tracker, first)
         seen = None if self.job.look is None else self.job.look(module)
-        dtypes = bytes_by_dtype(module)
-        ran = replace(self.job.workload, args=args, kwargs=kwargs, dtypes=dtypes)
+        ran = self.job.workload.of_unkept(module, args, kwargs)
         return self._result(class_name, ran, tracker, first_lives)._replace(seen=seen)
 
     def _run_step(

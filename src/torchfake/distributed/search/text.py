@@ -18,6 +18,7 @@ from torchfake.inspect.arithmetic.uncounted import uncounted_line, untimed_line
 from torchfake.inspect.records.record import shown
 from torchfake.inspect.records.units import bytes_text, seconds_text
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, as_lines, table
+from torchfake.inspect.show.verdict import not_in
 from torchfake.inspect.timing.hardware import why_untimed
 
 _SEARCHED = "; meshes of dp, tp, replicate and ep, not of pp and cp"
@@ -107,7 +108,9 @@ def _step(found: Search) -> str:
     precision = SHORT_PRECISIONS.get(found.precision, found.precision)
     does = "without an optimizer" if found.optimizer == "none" else f"with {found.optimizer}"
     seq = "" if found.seq is None else f", seq {found.seq:,}"
-    counted = f"training {does} in {precision}, global batch {found.batch:,}{seq}"
+    run = found.fastest or found.cheapest
+    other = not_in(run.plan.estimate.counted.other_format) if run else ""
+    counted = f"training {does} in {precision}{other}, global batch {found.batch:,}{seq}"
     return f", on {found.gpu.name}; {counted}"
 
 

@@ -14,6 +14,11 @@ from torch import nn
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes
 from torchfake.distributed.strategy import Strategy
 from torchfake.distributed.target_plans.batch import Batch
+from torchfake.inspect.contents.described import described_format, described_weights
+from torchfake.inspect.records.units import bytes_text
+from torchfake.inspect.targets.build import build
+from torchfake.inspect.targets.target import Target
+from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 
 
 class Padding(NamedTuple):
@@ -48,6 +53,17 @@ def padding_of(module: nn.Module, strategy: Strategy) -> Padding:
         f"{times:.1f} times the model's bytes are gathered{instead}"
     )
     return Padding((note,), ({"mesh": f"ep={rows}"},) * are_experts)
+
+
+def of_target(target: Target, weights: str | None) -> tuple[str, ...]:
+    """The notes on a target; on the format in its config, unless the user gives another one."""
+    others = tuple(note for note in target.notes if note != BUILT_UNQUANTIZED)
+    if weights is not None or not target.quantization:
+        return others
+    module = build(target).module
+    name, found = described_format(module), described_weights(module)
+    size = "" if found is None else f", {bytes_text(found.num_bytes)} of weights,"
+    return (*others, f"the {name} of its quantization_config{size} was not counted")
 
 
 def of_experts(axes: MeshAxes) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from torchfake.distributed.target_plans.inputs import (
 from torchfake.distributed.target_plans.notes import (
     of_experts,
     of_micro_batches,
+    of_target,
     of_written,
     padding_of,
 )
@@ -257,8 +258,8 @@ def plan_target(
         engine=engine,
     )
     dtype = _DTYPES[precision]
-    target = replace(resolve(text, overrides=overrides), dtype=dtype)
-    target = adapted(target, weights, lora, tuple(lora_target))
+    named = resolve(text, overrides=overrides)
+    target = adapted(replace(named, dtype=dtype), weights, lora, tuple(lora_target))
     module = build(target).module
     code = strategy.code(module)
     padding = padding_of(module, strategy)
@@ -289,7 +290,7 @@ def plan_target(
         optimizer=optimizer,
         plan=_of_all_micro_batches(found, num_run, sizes.accumulate),
         code=code,
-        notes=target.notes
+        notes=of_target(named, weights)
         + notes_on(weights, lora)
         + of_written(written, sizes)
         + of_micro_batches(sizes, num_run)

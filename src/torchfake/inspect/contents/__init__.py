@@ -10,6 +10,8 @@ In reading order:
     experts  the parameters of a mixture of experts that are used for one token
     schemes  how libraries quantize the weight of a layer
     weights  the bytes of a model's weights, quantized
+    described  the format of weights that a config describes, where a module does not have it
+    configs  the configs of two models, compared key by key
     tensors  the tensors of a model or checkpoint by name
     renames  finds a prefix of names that differs between two models
     diff     the differences between two models or checkpoints

@@ -16,6 +16,7 @@ import torch
 from torchfake._core import arguments
 from torchfake.errors import TargetError
 from torchfake.inspect.contents.changes import Change, Line, num_distinct, sections, totals
+from torchfake.inspect.contents.configs import ConfigChange, changes_text, config_changes
 from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefix
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, Source, contents
 from torchfake.inspect.records.module_names import fold_names
@@ -37,11 +38,16 @@ class Diff(Record):
     notes: tuple[str, ...]
     prefix: RenamedPrefix | None = None
     """A prefix of names that differs; such tensors are compared, and listed by their name in A."""
+    config: tuple[ConfigChange, ...] = ()  # the keys that differ, where both have a config
 
     @property
     def is_equal(self) -> bool:
         """Whether nothing differs."""
-        return not (self.only_a or self.only_b or self.changed or self.prefix)
+        return not (self.config or self._tensors_differ)
+
+    @property
+    def _tensors_differ(self) -> bool:
+        return bool(self.only_a or self.only_b or self.changed or self.prefix)
 
     @property
     def headline(self) -> str:
@@ -49,7 +55,21 @@ class Diff(Record):
         alike = number_text(self.num_equal, "tensor")
         if self.is_equal:
             size = f"{count_text(self.a.num_values)} values, {bytes_text(self.a.size_bytes)}"
-            return f"identical: {alike}, {size}"
+            unread = self.a.is_checkpoint and self.b.is_checkpoint
+            return f"identical: {alike}, {size}{'; values were not compared' * unread}"
+        if not self._tensors_differ:
+            before = " before that" * bool(self._formats)
+            return f"{self._formats}the same {alike}{before}; {changes_text(self.config)}"
+        return self._different_tensors(alike)
+
+    @property
+    def _formats(self) -> str:
+        """``different: 9.08 GB in fp8 in A, ...; ``; "" where both have the same format."""
+        if (self.a.format, self.a.format_bytes) == (self.b.format, self.b.format_bytes):
+            return ""
+        return f"different: {_size_text(self.a)} in A, {_size_text(self.b)} in B; "
+
+    def _different_tensors(self, alike: str) -> str:
         numbers = (
             (num_distinct(self.only_a), "only in A"),
             (num_distinct(self.only_b), "only in B"),
@@ -57,6 +77,8 @@ class Diff(Record):
         )
         parts = [f"{number:,} {where}" for number, where in numbers if number]
         renamed = "" if self.prefix is None else self.prefix.text
+        if not parts and self.config:
+            return f"the same {alike} but for {renamed}; {changes_text(self.config)}"
         if not parts:
             return f"identical but for {renamed}: {alike}"
         differ = f"different: {', '.join(parts)}; {self.num_equal:,} alike"
@@ -76,12 +98,15 @@ class Diff(Record):
             if self.prefix is None
             else {"a": self.prefix.in_a, "b": self.prefix.in_b, "names": len(self.prefix.pairs)},
             "headline": self.headline,
+            "config": [change._asdict() for change in self.config],
             "notes": list(self.notes),
         }
 
     def sections(self) -> list[tuple[str, int, list[Line]]]:
         """The differences, folded: for each kind, a heading, the number of tensors, the lines."""
-        return sections(self.only_a, self.only_b, self.changed)
+        lines = [Line(change.key, change.values) for change in self.config]
+        of_config = [("configs", len(lines), lines)] if lines else []
+        return [*of_config, *sections(self.only_a, self.only_b, self.changed)]
 
     def totals(self) -> list[tuple[str, ...]]:
         """For each side a row: its letter, its source, and its totals."""
@@ -102,7 +127,8 @@ def diff(
 ) -> Diff:
     """Compare two models or checkpoints, without loading either.
 
-    Tensors are compared by name. Properties that a file does not store (which tensors are
+    Tensors are compared by name, their values are not; configs by key, where both have one.
+    Properties that a file does not store (which tensors are
     trainable, which are tied) are compared only between two models, and non-persistent buffers do
     not count as missing from a file. A tensor with several names is counted once, and a file
     contains it if it contains one of its names.
@@ -178,7 +204,16 @@ def _compare(a: Contents, b: Contents) -> Diff:
         num_distinct(change for change in changes if not change.what),
         notes,
         prefix,
+        config_changes(a.config, b.config),
     )
+
+
+def _size_text(side: Contents) -> str:
+    """The bytes of a model in the format of its config."""
+    if not side.format:
+        return f"{bytes_text(side.size_bytes)} unquantized"
+    size = "" if side.format_bytes is None else f"{bytes_text(side.format_bytes)} "
+    return f"{size}in {side.format}"
 
 
 def _missing(ours: Contents, theirs: Contents) -> tuple[tuple[NamedTensor, ...], list[NamedTensor]]:

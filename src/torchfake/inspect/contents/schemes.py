@@ -6,10 +6,13 @@ bytes are exactly those of the codes and scales that the scheme's library holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchfake.errors import InputsError
+
+NumBytes = Callable[[int, int, int], int | None]
+"""The bytes of a quantized matrix, from its rows, columns and itemsize; None: it is kept."""
 
 
 class Scheme(NamedTuple):
@@ -18,10 +21,12 @@ class Scheme(NamedTuple):
     package: str  # that quantizes, as pip and Python name it
     library: str  # the library, and the call
     held: str  # a description of what the library holds of a weight
-    num_bytes: Callable[[int, int, int], int | None]  # of rows, columns, itemsize; None: kept
+    num_bytes: NumBytes
     source: str
-    by_bitsandbytes: bool = False  # Conv1D is quantized too, layers kept in float32 are not
-    kept: tuple[str, ...] = ()  # names of further layers that are not quantized
+    by_bitsandbytes: bool = False  # Conv1D is quantized too
+    of_expert: NumBytes | None = None  # of a matrix of experts stored as one tensor; None: kept
+    kept: tuple[str, ...] = ()  # names of layers that are not quantized
+    keeps_usual: bool = True  # nor are the output layer and the last one
     packing: str = ""  # of the layers that run, if it is not the library's default
     least_capability: tuple[int, int] = (0, 0)  # of NVIDIA's GPUs, that the kernels need
 
@@ -52,7 +57,7 @@ def _nf4_single(rows: int, columns: int, itemsize: int) -> int:
     return -(-rows * columns // 2) + 4 * -(-rows * columns // _NF4_BLOCK) + 16 * 4
 
 
-def _packed(bits: int, group: int, *, has_order: bool) -> Callable[[int, int, int], int | None]:
+def _packed(bits: int, group: int, *, has_order: bool) -> NumBytes:
     """Codes and zero points in words of 32 bits, scales in float16; with GPTQ, each column's group.
 
     Args:
@@ -78,12 +83,14 @@ def _of_gptqmodel(method: str, bits: int, group: int) -> Scheme:
         f"{bits} bits a value; for each group of {group} a zero point in {bits} bits and a scale "
     )
     held = held if group > 0 else held.replace(f"group of {group}", "row")
+    packed = _packed(bits, group, has_order=has_order)
     return Scheme(
         "gptqmodel",
         f"gptqmodel, {method.upper()} with {bits} bits",
         held + "in float16" + ("; 4 bytes for each column" if has_order else ""),
-        _packed(bits, group, has_order=has_order),
+        packed,
         "gptqmodel, BaseQuantLinear" if has_order else "AutoAWQ, WQLinear_GEMM",
+        of_expert=packed,  # each expert is quantized as layers of its own
     )
 
 
@@ -142,17 +149,23 @@ def scheme_of_config(config: Mapping[str, Any]) -> tuple[str, Scheme] | None:
     """
     method = method_of(config)
     if method == "bitsandbytes" or config.get("load_in_4bit") or config.get("load_in_8bit"):
-        kept = tuple(config.get("llm_int8_skip_modules") or ())
         name, scheme = _of_bitsandbytes(config)
-        return name, scheme._replace(kept=kept)
-    kept = tuple(config.get("modules_to_not_convert") or ())
+        return name, _keeping(scheme, config.get("llm_int8_skip_modules"))
+    kept = config.get("modules_to_not_convert", config.get("ignored_layers"))
     block, bits = config.get("weight_block_size"), config.get("bits", config.get("w_bit"))
     if method == "fp8" and block:
-        return "fp8", _of_blocks(*block)._replace(kept=kept)
+        return "fp8", _keeping(_of_blocks(config, *block), kept)
     if method in ("gptq", "awq") and bits in (2, 4, 8):
         group = config.get("group_size", config.get("q_group_size", 128))
-        return method, _of_gptqmodel(method, bits, group)._replace(kept=kept)
+        return method, _of_gptqmodel(method, bits, group)._replace(kept=tuple(kept or ()))
     return None
+
+
+def _keeping(scheme: Scheme, names: Sequence[str] | None) -> Scheme:
+    """The scheme with the layers that a config of transformers keeps, which replace the usual ones
+    (``HfQuantizer.get_modules_to_not_convert``).
+    """
+    return scheme if names is None else scheme._replace(kept=tuple(names), keeps_usual=False)
 
 
 def method_of(config: Mapping[str, Any]) -> str:
@@ -161,17 +174,28 @@ def method_of(config: Mapping[str, Any]) -> str:
     return str(getattr(named, "value", named)).lower()  # may be an enum of transformers
 
 
-def _of_blocks(rows_of_block: int, columns_of_block: int) -> Scheme:
+def _of_blocks(config: Mapping[str, Any], rows_of_block: int, columns_of_block: int) -> Scheme:
+    scale_bytes = 1 if config.get("scale_fmt") == "ue8m0" else 4
+
+    def num_bytes(rows: int, columns: int, itemsize: int) -> int:
+        scales = -(-rows // rows_of_block) * -(-columns // columns_of_block)
+        return rows * columns + scale_bytes * scales
+
+    def in_4_bits(rows: int, columns: int, itemsize: int) -> int:
+        return rows * (columns // 2 + scale_bytes * -(-columns // _FP4_GROUP))
+
     return Scheme(
         "transformers",
         "transformers, FineGrainedFP8Config()",
-        "8 bits a value (e4m3), a scale in float32 for each block of "
-        f"{rows_of_block} x {columns_of_block}",
-        lambda rows, columns, _: (
-            rows * columns + 4 * -(-rows // rows_of_block) * -(-columns // columns_of_block)
-        ),
-        "transformers 5.23, integrations/finegrained_fp8.py",
+        f"8 bits a value (e4m3), a scale in {'8 bits' if scale_bytes == 1 else 'float32'} for each "
+        f"block of {rows_of_block} x {columns_of_block}",
+        num_bytes,
+        "transformers 5.24, integrations/finegrained_fp8.py",
+        of_expert=in_4_bits if config.get("expert_dtype") == "fp4" else num_bytes,
     )
+
+
+_FP4_GROUP = 32
 
 
 def _of_bitsandbytes(config: Mapping[str, Any]) -> tuple[str, Scheme]:

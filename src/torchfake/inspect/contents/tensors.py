@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,14 @@ from torchfake._core.pickle_names import publish
 from torchfake._files import load
 from torchfake._files.transformers_checkpoints import converts_checkpoints, is_transformers_model
 from torchfake.errors import CheckpointError, TargetError
+from torchfake.inspect.contents.configs import config_of
+from torchfake.inspect.contents.described import described_format, described_weights
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.records.module_names import join_name
 from torchfake.inspect.records.tensor_specs import dtype_name
 from torchfake.inspect.targets.build import build
 from torchfake.inspect.targets.resolve import resolve
+from torchfake.inspect.targets.transformers_models import read_config
 from torchfake.observe import held_bytes
 
 Source = nn.Module | str | os.PathLike[str]
@@ -70,6 +73,9 @@ class Contents:
     tensors: dict[str, NamedTensor]
     notes: tuple[str, ...] = ()
     is_converted: bool = False  # whether transformers renames tensors of the model's checkpoints
+    config: dict[str, Any] | None = field(default=None, repr=False)
+    format: str = ""  # of quantized weights, in the config of a model that is built without it
+    format_bytes: int | None = None  # of all tensors in that format
 
     @property
     def counted(self) -> Iterator[NamedTensor]:
@@ -176,7 +182,9 @@ def _checkpoint_contents(text: str) -> Contents:
             shape = entry.shape or None
             tensors[name] = NamedTensor(name, shape, None, 0, None, None, None)
             notes.append(f"{text}: {name} {entry.problem}")
-    return Contents(text, True, tensors, tuple(notes))
+    has_config = (Path(text) / "config.json").is_file()
+    config = read_config(text) if has_config else None
+    return Contents(text, True, tensors, tuple(notes), config=config)
 
 
 def _open(text: str) -> dict[str, load.Entry]:
@@ -211,7 +219,10 @@ def _module_contents(module: nn.Module, text: str, notes: Sequence[str]) -> Cont
         for name, tensor, kind in _tensors_of(module)
     }
     converted = is_transformers_model(module) and converts_checkpoints(module)
-    return Contents(text, False, tensors, tuple(notes), converted)
+    name, weights = described_format(module), described_weights(module)
+    size = None if weights is None else weights.num_bytes
+    config = config_of(module)
+    return Contents(text, False, tensors, tuple(notes), converted, config, name, size)
 
 
 def _tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:

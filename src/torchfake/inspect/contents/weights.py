@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def weights(module: nn.Module, scheme: str, *gpus: str | CudaProfile) -> Weights
 
     The weights of ``nn.Linear`` layers are quantized; by bitsandbytes, also those of transformers'
     ``Conv1D``. In transformers models the output layer, tied weights and the last layer are not
-    quantized, as in transformers; neither are experts stored as one tensor.
+    quantized, as in transformers; experts stored as one tensor are by GPTQ and AWQ alone.
 
     Args:
         module: a module with fake or real tensors; it is not changed.
@@ -101,11 +101,10 @@ def weights_by(
     """The size of the weights of a module quantized by a scheme, and whether they fit on GPUs."""
     before = {id(t): held_bytes(t) for t in (*module.parameters(), *module.buffers())}
     after, num_quantized = dict(before), 0
-    for _, layer, shape in quantized_layers(module, scheme):
-        found = scheme.num_bytes(*shape, layer.weight.dtype.itemsize)
+    for weight, found in _quantized_bytes(module, scheme):
         if found is not None:
-            after[id(layer.weight)] = found
-            num_quantized += layer.weight.numel()
+            after[id(weight)] = found
+            num_quantized += weight.numel()
     total = sum(after.values())
     fits = [
         WeightsFit(
@@ -121,13 +120,24 @@ def weights_by(
     return Weights(name, scheme.library, scheme.held, *counts, tuple(fits))
 
 
+def _quantized_bytes(module: nn.Module, scheme: Scheme) -> Iterator[tuple[Any, int | None]]:
+    """The weights that a scheme quantizes, each with its bytes then; None: it is kept."""
+    for _, layer, shape in quantized_layers(module, scheme):
+        yield layer.weight, scheme.num_bytes(*shape, layer.weight.dtype.itemsize)
+    if scheme.of_expert is None:
+        return
+    for stack, number, shape in _expert_stacks(module, scheme):
+        each = scheme.of_expert(*shape, stack.dtype.itemsize)
+        yield stack, None if each is None else number * each
+
+
 def quantized_layers(
     module: nn.Module, scheme: Scheme
 ) -> Iterator[tuple[str, Any, tuple[int, int]]]:
     """The layers whose weights are quantized, each weight once: names, layers, and the numbers of
     rows and columns.
     """
-    is_kept = _kept(module, scheme.kept, by_bitsandbytes=scheme.by_bitsandbytes)
+    is_kept = _kept(module, scheme)
     seen: set[int] = set()
     for name, child in module.named_modules():
         is_conv1d = scheme.by_bitsandbytes and type(child).__name__ == "Conv1D"
@@ -140,28 +150,48 @@ def quantized_layers(
             yield name, child, (rows, columns)
 
 
+def _expert_stacks(
+    module: nn.Module, scheme: Scheme
+) -> Iterator[tuple[nn.Parameter, int, tuple[int, int]]]:
+    """The weights of experts stored as one tensor, each with the number of its matrices, and their
+    rows and columns. A gate and an up projection that are one tensor are two matrices.
+    """
+    is_kept = _kept(module, scheme)
+    for name, experts in module.named_modules():
+        if not name.endswith("experts") or is_kept(name):
+            continue
+        for key, stack in experts.named_parameters(recurse=False):
+            if stack.dim() == 3:
+                number, rows, columns = stack.shape
+                if getattr(experts, "is_transposed", False):
+                    rows, columns = columns, rows
+                parts = 2 if "gate_up" in key else 1
+                yield stack, number * parts, (rows // parts, columns)
+
+
 def _is_linear(module: nn.Module) -> bool:
     is_fixed = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
     return isinstance(module, nn.Linear) and not is_fixed
 
 
-def _kept(
-    module: nn.Module, also: Sequence[str], *, by_bitsandbytes: bool
-) -> Callable[[str], bool]:
+def _kept(module: nn.Module, scheme: Scheme) -> Callable[[str], bool]:
     """A function of a layer's name: whether transformers leaves the layer unquantized. It follows
-    ``get_keys_to_not_convert`` and ``should_convert_module`` of transformers' quantizers.
+    ``get_modules_to_not_convert`` and ``should_convert_module`` of transformers' quantizers.
     """
     if not hasattr(module, "get_output_embeddings"):
         return lambda name: False
     every = [(name, id(p)) for name, p in module.named_parameters(remove_duplicate=False)]
     number = Counter(key for _, key in every)
-    kept = {name for name, key in every if number[key] > 1} | {name for name, _ in every[-1:]}
-    model: Any = module
-    output = model.get_output_embeddings()
-    layers = {name.removesuffix(".weight") for name in kept} | set(also)
-    layers |= {name for name, child in module.named_modules() if child is output}
-    if by_bitsandbytes:
+    kept = {name for name, key in every if number[key] > 1}  # tied
+    layers = set(scheme.kept)
+    if scheme.keeps_usual:
+        model: Any = module
+        output = model.get_output_embeddings()
+        kept |= {name for name, _ in every[-1:]}
+        layers |= {name for name, child in module.named_modules() if child is output}
+    if scheme.package != "torchao":  # of which transformers compares names with ".weight"
         layers |= set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    layers |= {name.removesuffix(".weight") for name in kept}
     layers.discard("")
     begins = [re.compile(rf"(?:{layer})(?:(?<=\.)|(?=\.|$))") for layer in layers]
     ends = tuple(layers)

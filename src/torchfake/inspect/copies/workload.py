@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torchfake._torch.contexts import Together
 from torchfake._torch.distributed.dtensors import is_fsdp_module
 from torchfake.errors import DeviceError, InputsError
 from torchfake.fake import parameters_and_buffers, parse_known_device
+from torchfake.inspect.contents.described import described_format
 from torchfake.inspect.copies.arguments import ArgumentCopies, held_by_arguments
 from torchfake.inspect.copies.balanced_routing import BalancedRouting
 from torchfake.inspect.records.messages import one_line
@@ -58,6 +59,15 @@ class Workload:
     """Whether experts are assumed to get equally many tokens; typical answers imply it."""
     dtypes: Mapping[torch.dtype, int] = field(default_factory=dict, compare=False)
     """Bytes of parameters by dtype, of a module that was built for the run and is not kept."""
+    other_format: str = field(default="", compare=False)
+    """Of such a module, the format in its config that its weights do not have."""
+
+    def of_unkept(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Workload:
+        """The workload of a module that is not kept, and inputs."""
+        dtypes, name = bytes_by_dtype(module), described_format(module)
+        return replace(self, args=args, kwargs=kwargs, dtypes=dtypes, other_format=name)
 
     def fake_copy(self, loss: Any = None) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.

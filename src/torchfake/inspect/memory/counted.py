@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake.errors import InputsError
+from torchfake.inspect.contents.described import described_format
 from torchfake.inspect.contents.positions import positions_of
 from torchfake.inspect.copies.workload import Workload, bytes_by_dtype
 from torchfake.inspect.inputs.libraries.of_libraries import denoises
@@ -36,6 +37,7 @@ class Counted(NamedTuple):
     trained: str = ""  # which parameters a training step trains, as text; "": all
     is_autocast_idle: bool = False  # whether the parameters have the dtype of autocast already
     denoises: bool = False  # whether a pipeline of diffusers runs the module once in each step
+    other_format: str = ""  # of quantized weights, in the model's config: what was not counted
 
     @property
     def does(self) -> str:
@@ -77,6 +79,7 @@ class Counted(NamedTuple):
             "micro_batches": self.micro_batches,
             "global_batch": self.global_batch,
             "seq": self.seq,
+            **({"other_format": self.other_format} if self.other_format else {}),
             "warnings": list(self.warnings),
         }
 
@@ -92,6 +95,7 @@ def counted_with(workload: Workload, step: Step) -> Counted:
     micro_batches = step.accumulate
     if step.training is not None:
         micro_batches = step.training.gradient_accumulation_steps
+    other = workload.other_format or described_format(workload.module)
     dtype, autocast = _dtype_text(workload, step), _autocast(step)
     if dtype is not None and autocast is not None:
         dtype = f"{dtype} with autocast to {short_name(autocast)}"
@@ -108,6 +112,7 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         positions_key="" if most is None else most.key,
         trained=_trained_text(workload, step),
         denoises=not is_program and denoises(workload.module),
+        other_format="" if step.weights else other,
         is_autocast_idle=step.mode == "training" and _have_all(workload, autocast),
     )
 

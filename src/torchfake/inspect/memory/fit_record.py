@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchfake.inspect.allocator.outside import CONTEXT_BYTES, MARGIN_BYTES, verdict_of
+from torchfake.inspect.contents.described import described_weights
+from torchfake.inspect.contents.weights import Weights
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.several_gpus import Layout
 from torchfake.inspect.records.record import Record
@@ -109,6 +111,7 @@ class Fits(Record, Sequence[Fit]):
     ran: tuple[str, ...] = ()  # of these, those whose sizes were run by the search, and fit
     refused: Mapping[str, str] = field(default_factory=dict)  # GPUs it does not run on, and why
     notes: tuple[str, ...] = ()  # on how the model was built
+    other_command: str = ""  # that answers in `other_format`, the format of the model's config
 
     @property
     def fits(self) -> bool:
@@ -126,6 +129,12 @@ class Fits(Record, Sequence[Fit]):
         """Of `items`, the one that `shown` is for."""
         return chosen_of(self.items)
 
+    @property
+    def other_weights(self) -> Weights | None:
+        """The weights in the format of the model's config, if that was not counted."""
+        is_other = bool(self.estimate.counted.other_format)
+        return described_weights(self.estimate.subject.module) if is_other else None
+
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
 
@@ -141,8 +150,17 @@ class Fits(Record, Sequence[Fit]):
             **({} if self.mesh is None else {"mesh": self.mesh}),
             **({"does_not_run_on": dict(self.refused)} if self.refused else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
+            **self._other_to_dict(),
             **({"next": list(self.next_commands)} if self.next_commands else {}),
         }
+
+    def _other_to_dict(self) -> dict[str, Any]:
+        name, weights = self.estimate.counted.other_format, self.other_weights
+        if not name:
+            return {}
+        size = None if weights is None else weights.num_bytes
+        command = self.other_command or None
+        return {"other_format": {"format": name, "weights_bytes": size, "command": command}}
 
 
 def chosen_of(fits: Sequence[Fit]) -> Fit:

@@ -37,6 +37,7 @@ from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
     failure_note,
     largest_text,
+    other_text,
     reserved_note,
     verdict_on_several,
     weights_verdict,
@@ -227,4 +228,5 @@ def verdict_lines(found: Estimate | Fits) -> list[Line]:
     is_of_mesh = found.mesh is not None
     verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh, refused=found.refused)
     refused = [(f"not on {gpu}", why) for gpu, why in found.refused.items()]
-    return [("fits", verdict), *refused, ("mesh", found.mesh), ("next", found.next_commands)]
+    other = ("quantized", other_text(found))
+    return [("fits", verdict), other, *refused, ("mesh", found.mesh), ("next", found.next_commands)]

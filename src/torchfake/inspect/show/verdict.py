@@ -20,7 +20,13 @@ WITHIN_ERROR = "less than the error of 5 %"
 """What is said of memory that is left where a verdict is tight (docs/memory.md)."""
 
 
-def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
+UNQUANTIZED = ", unquantized"
+"""What is said with "no" where it is not of the format that the model's config gives weights."""
+
+
+def verdict_text(
+    fit: Fit, counted: str, time: str, num_gpus: int = 1, *, is_quantized: bool = True
+) -> str:
     """The verdict on one GPU: ``yes: 5.2 GB (4.8 GiB) reserved of ..., on ...; inference``; it
     begins with the verdict of tables and of JSON: yes, tight or no. If the allocator has to free
     cached blocks, that follows, and that it takes time. Where it is tight, what is left is less
@@ -31,6 +37,7 @@ def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
         counted: what was counted, as text.
         time: how long it takes where it fits, as text; "" if that is not known.
         num_gpus: on how many GPUs.
+        is_quantized: whether the weights have the format that the model's config gives them.
     """
     usable = compared_bytes(fit.usable_bytes)
     spare = compared_bytes(abs(fit.headroom_bytes))
@@ -39,6 +46,7 @@ def verdict_text(fit: Fit, counted: str, time: str, num_gpus: int = 1) -> str:
     left += f", {WITHIN_ERROR}" * (fit.verdict == "tight")
     time += ", more while blocks are freed" * (fit.frees_cached_blocks and bool(time))
     verdict = f"{fit.verdict}{', by freeing cached blocks' * fit.frees_cached_blocks}"
+    verdict += UNQUANTIZED * (not fit.fits and not is_quantized)
     gpu = fit.gpu if num_gpus == 1 else f"each of {num_gpus:,} x {fit.gpu}"
     where = ", ".join(filter(None, [f"on {gpu}", time if fit.fits else ""]))
     return f"{verdict}: {reserved} reserved of {usable}, {left}, {where}; {counted}"
@@ -63,12 +71,27 @@ def verdict_on_several(
     remedy = "; on several GPUs: see torchfake plan" * (estimate.mode == "training" and is_hopeless)
     counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
     gpus = [*refused, *(fit.gpu for fit in fits)]
+    is_quantized = not estimate.counted.other_format
     if len(gpus) == 1:
-        return f"{verdict_text(fits[0], counted, time_in_short(estimate))}{remedy}"
+        time = time_in_short(estimate)
+        return f"{verdict_text(fits[0], counted, time, is_quantized=is_quantized)}{remedy}"
     if [fit.verdict for fit in fits] == ["yes"] * len(gpus):
         return f"yes, on all {_number_of(gpus)}; {counted}"
     answer, where = _answer(fits, gpus)
+    answer += UNQUANTIZED * (answer == "no" and not is_quantized)
     return f"{answer}, on {where}; {counted}{remedy}"
+
+
+def other_text(fits: Fits) -> str:
+    """What is known of the format in the model's config, where that was not counted: the size of
+    the weights, and the command that counts with it.
+    """
+    name, weights = fits.estimate.counted.other_format, fits.other_weights
+    if not name:
+        return ""
+    size = "" if weights is None else f"{compared_bytes(weights.num_bytes)} of "
+    command = f": {fits.other_command}" * bool(fits.other_command)
+    return f"{size}weights in {name} were not counted{command}"
 
 
 def reserved_note(fits: Sequence[Fit]) -> str:
@@ -170,8 +193,14 @@ def counted_text(estimate: Estimate, batch: str | None = None, precision: str | 
         precision: in what is computed, as text; by default the dtype of the parameters.
     """
     within = precision or estimate.counted.dtype
-    counted = _counted(estimate, batch, "" if within is None else f" in {within}")
+    in_dtype = "" if within is None else f" in {within}"
+    counted = _counted(estimate, batch, f"{in_dtype}{not_in(estimate.counted.other_format)}")
     return ", ".join(part for part in counted if part)
+
+
+def not_in(other_format: str) -> str:
+    """What is said of the format in a model's config that was not counted; "" for ""."""
+    return f" and not in the {other_format} of its quantization_config" * bool(other_format)
 
 
 def batch_of_rank(estimate: Estimate) -> str:

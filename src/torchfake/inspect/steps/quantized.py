@@ -15,8 +15,9 @@ from typing import Any
 from torch import nn
 
 from torchfake.errors import InputsError, MissingExtraError
+from torchfake.inspect.contents.described import described_weights
 from torchfake.inspect.contents.schemes import SCHEMES, Scheme, scheme_named
-from torchfake.inspect.contents.weights import quantized_layers
+from torchfake.inspect.contents.weights import quantized_layers, weights_by
 from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.records.messages import one_line
 from torchfake.observe import AnswerFunction, Question
@@ -62,6 +63,22 @@ def library_is_missing(name: str) -> bool:
     except (InputsError, MissingExtraError):
         return True
     return False
+
+
+_AS_DESCRIBED = {"fp8": "fp8", "nf4": "nf4", "int8": "bnb-int8"}
+"""Schemes that run, by the format in a config whose bits they have."""
+
+
+def scheme_as_described(module: nn.Module) -> str | None:
+    """The scheme that runs with the bits of the format in a module's config, for as many of the
+    parameters; None if there is none.
+    """
+    described = described_weights(module)
+    name = None if described is None else _AS_DESCRIBED.get(described.scheme)
+    if described is None or name is None:
+        return None
+    found = weights_by(module, name, SCHEMES[name], {})
+    return name if found.num_quantized == described.num_quantized else None
 
 
 def outliers_of(name: str | None) -> AnswerFunction | None:

@@ -65,11 +65,7 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
 
 def config_target(text: str, values: dict[str, Any]) -> Target:
     """The target for a ``config.json`` or its folder: the class that ``architectures`` names."""
-    raw = read_json(Path(text))
-    transformers = _transformers()
-    with importing():
-        config_class = _config_class(transformers, text, raw)
-    config = config_from(text, config_class, raw, values)
+    transformers, config = _transformers(), _config(text, values)
     architectures = config.architectures
     for name in architectures if isinstance(architectures, (list, tuple)) else ():
         model_class: Any = _lookup(transformers, name) if isinstance(name, str) else None
@@ -79,6 +75,29 @@ def config_target(text: str, values: dict[str, Any]) -> Target:
         raise TargetError(f"{text}: AutoModel knows no class for {type(config).__name__}")
     note = "built as AutoModel does: `architectures` names no class of transformers"
     return target_of(text, "AutoModel", config, partial(_auto_model, transformers, config), note)
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """The config in a ``config.json`` or its folder, with the defaults of its class; as it is
+    written, if transformers does not know it.
+
+    Raises:
+        TargetError: if there is none.
+    """
+    raw = read_json(Path(text))
+    try:
+        found: dict[str, Any] = _config(text, {}).to_dict()
+    except (MissingExtraError, TargetError):
+        return raw
+    return found
+
+
+def _config(text: str, values: dict[str, Any]) -> Any:
+    raw = read_json(Path(text))
+    transformers = _transformers()
+    with importing():
+        config_class = _config_class(transformers, text, raw)
+    return config_from(text, config_class, raw, values)
 
 
 def _auto_model(transformers: Any, config: Any) -> Any:

@@ -4,6 +4,7 @@ KINDS = {
     "refused": "a value is needed that fakes do not know",
     "values": "eager refuses a value, which fakes do not know",
     "crash of eager": "a kernel of torch ends the process, and fakes go on",
+    "dtype of nothing": "eager refuses the dtype of ``out=``; small trials of empty tensors show none",
     "subclass": "C++ composes a gradient otherwise for any subclass, and under any mode",
 }
 """Of any operator: the kinds of ``outcomes.difference``."""

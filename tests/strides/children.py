@@ -1,8 +1,8 @@
 """Calls compared with eager in children, since some kernels of torch end the process.
 
-Input: names of operators and modules, and the oracle that gives the calls of each. Output: for each call how
-it differs. Invariant: eager may end a process, which is counted, and the next call runs in a new
-one; a call on fakes never does. The parent runs nothing of torch: a child has none of its threads.
+Input: names of operators and modules, and the oracle that gives the calls of each. Output: for each
+call how it differs. Invariant: eager may end a process, which is counted, and the next call runs in
+a new one; a call on fakes never does. The parent runs nothing of torch: a child has none of its threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-
 from typing import Any, NamedTuple
 
 

@@ -120,7 +120,9 @@ def add_to_graph(
         add_write(op, tensor._fake_storage)
     if kwargs and mutated:
         outs = {n: deferred_fakes(tensors_in((kwargs.get(n),), {})) for n in traits.mutated_names}
-        op.outs_after = {name: [out._fake_meta for out in each] for name, each in outs.items() if each}
+        op.outs_after = {
+            name: [out._fake_meta for out in each] for name, each in outs.items() if each
+        }
     return result
 
 

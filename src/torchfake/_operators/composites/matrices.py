@@ -76,7 +76,7 @@ def product_into(redispatch: Redispatch, one: Tensor, other: Tensor, *, out: Ten
         product.dtype == out.dtype,
         lambda: f"Expected out tensor to have dtype {product.dtype}, but got {out.dtype} instead",
     )
-    aten._resize_output_.default(out, product.shape, out.device)
+    out = out if out.shape == product.shape else out.resize_(product.shape)
     return out.copy_(product)
 
 

@@ -177,8 +177,8 @@ _STRUCTURED = frozenset(
     {aten._linalg_solve_ex.result, aten.linalg_ldl_factor_ex.out, aten.linalg_lu_factor_ex.out}
 )
 for _overload in (
-    *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_ldl_solve.out, aten.linalg_lu_solve.out,
-    aten.linalg_qr.out,
+    *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_ldl_solve.out,
+    aten.linalg_lu_solve.out, aten.linalg_qr.out,
 ):  # fmt: skip
     for _type in ("cpu", "cuda"):
         register_meta_kernel(_overload, devices=(_type,))(_into_outputs(_overload, _type))

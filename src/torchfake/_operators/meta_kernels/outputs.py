@@ -6,8 +6,8 @@ strides, unless its kernel resizes it twice.
 
 Structured kernels resize ``out=`` and give it the strides of a new result (``set_output``). A
 composition does what its parts do. Every other kernel resizes its ``out=`` itself, which makes it
-contiguous (``resize_output`` in aten/src/ATen/native/Resize.cpp), and fills or copies to it, but for
-two kinds that `_stride_left` tells apart.
+contiguous (``resize_output`` in aten/src/ATen/native/Resize.cpp), and fills or copies to it, but
+for the kinds that `_stride_left` tells apart.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def resizes_itself(func: Any) -> bool:
 def resize_as_eager(func: Any, make: _Kernel, *args: Any, **kwargs: Any) -> Any:
     """Resize the ``out=`` tensors as the kernel of `func` does, which is not run on meta."""
     made = _made_for_outputs(func, make, args, kwargs)
+    if func is aten.native_batch_norm.out and not args[5]:  # no statistics are written in eval
+        made = {"out": made["out"], **{n: kwargs[n] for n in ("save_mean", "save_invstd")}}
     strides = {n: _stride_left(func, args, kwargs, n, new) for n, new in made.items()}
     for name, new in made.items():
         out = kwargs[name]
@@ -94,8 +96,11 @@ def _stride_left(func: Any, args: Any, kwargs: Any, name: str, new: Any) -> _Siz
         return tuple(new.stride())
     if out.shape == new.shape:
         return tuple(out.stride())
+    if func is aten.linalg_solve_triangular.out:  # is resized to columns, whatever it was
+        return tuple(new.stride())
     if func in _ALLOCATED_BY_ITERATOR and not _copies_real_part(func, args, out):
-        return result_strides.of_iterator(functional_of(func), args, kwargs, size)
+        allocated = result_strides.of_iterator(functional_of(func), args, kwargs, size)
+        return allocated or contiguous_stride(size)
     return contiguous_stride(size)
 
 
@@ -104,7 +109,7 @@ _ALLOCATED_BY_ITERATOR = frozenset(
      aten.floor_divide.out, aten.frexp.Tensor_out, aten.hardswish.out, aten.hardtanh.out,
      aten.hardtanh_backward.grad_input, aten.huber_loss.out, aten.huber_loss_backward.out,
      aten.logical_and.out, aten.logical_not.out, aten.logical_or.out, aten.logical_xor.out,
-     aten.logit.out, aten.max.unary_out, aten.min.unary_out, aten.mse_loss_backward.grad_input,
+     aten.logit.out, aten.mse_loss_backward.grad_input,
      aten.nan_to_num.out, aten.polar.out, aten.smooth_l1_loss_backward.grad_input,
      aten.where.self_out, aten._add_relu.out}
 )  # fmt: skip
@@ -123,7 +128,6 @@ _WRITTEN_BY_LAPACK = {
     aten.linalg_eig.out: {"eigenvalues", "eigenvectors"},
     aten.linalg_eigvals.out: {"out"},
     aten.linalg_householder_product.out: {"out"},
-    aten.linalg_solve_triangular.out: {"out"},
     aten.ormqr.out: {"out"},
 }
 """BatchLinearAlgebra.cpp: LAPACK writes into this ``out=`` if it is empty and of the dtype of the

@@ -2,7 +2,8 @@
 
 Input: names of operators and modules, and the oracle that gives the calls of each. Output: for each
 call how it differs. Invariant: eager may end a process, which is counted, and the next call runs in
-a new one; a call on fakes never does. The parent runs nothing of torch: a child has none of its threads.
+a new one; a call on fakes never does. The parent runs nothing of torch: a child has none of its
+threads.
 """
 
 from __future__ import annotations

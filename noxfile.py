@@ -236,10 +236,13 @@ def layouts(session: nox.Session) -> None:
 @nox.session
 def strides(session: nox.Session) -> None:
     """Torch's operators and modules in 110 arrangements, forward and backward, strides as they are:
-    half an hour with one sample in each, which ``-- --limit 5`` makes five.
+    half an hour with one sample in each, which ``-- --limit 5`` makes five. Then ``out=`` of other
+    sizes, strides and dtypes, in one arrangement in 11, on fakes and materialized.
     """
     install(session, CHECKED_TORCH)
-    session.run("python", "-m", "tests.strides.sweep", *(session.posargs or ("--limit", "1")))
+    arguments = session.posargs or ("--limit", "1")
+    session.run("python", "-m", "tests.strides.sweep", *arguments)
+    session.run("python", "-m", "tests.strides.sweep", "--outputs", "--step", "11", *arguments)
 
 
 @nox.session

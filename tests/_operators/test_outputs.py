@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from torchfake import fake_like, fake_mode
+from torchfake import deferred_mode, fake_like, fake_mode, materialize_tensor
 from torchfake._core import modes
 
 A, B = torch.eye(4), torch.ones(4, 3)
+ROTATED = torch.arange(12.0).reshape(3, 2, 2).transpose(0, 1)
+COMPLEX = ROTATED + 1j * ROTATED.flip(0)
 LU, PIVOTS = torch.linalg.lu_factor(A)
 LD, LD_PIVOTS = torch.linalg.ldl_factor(A)
 
@@ -28,7 +30,7 @@ def named_out(out: Any = None) -> dict[str, Any]:
     return {} if out is None else dict(zip(("out", "save_mean", "save_invstd"), out, strict=True))
 
 
-CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "eig": (torch.linalg.eig, (A,), 2),
     "eigh": (torch.linalg.eigh, (A,), 2),
     "householder_product": (torch.linalg.householder_product, (A, torch.ones(4)), 1),
@@ -44,19 +46,46 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
     "batch norm": (batch_norm, (B, torch.zeros(3), torch.ones(3)), 3),
     "solve": (torch.linalg.solve, (A, B), 1),
     "solve, a vector": (torch.linalg.solve, (A, torch.ones(4)), 1),
+    "cholesky": (torch.cholesky, (A,), 1),
+    "cholesky_inverse": (torch.cholesky_inverse, (A,), 1),
+    "ormqr": (torch.ormqr, (A, torch.ones(4), B), 1),
+    "solve_triangular": (partial(torch.linalg.solve_triangular, upper=True), (A, B), 1),
+    "fft": (torch.fft.fft, (ROTATED,), 1),
+    "irfft2": (torch.fft.irfft2, (COMPLEX,), 1),
+    "abs": (torch.abs, (ROTATED,), 1),
+    "abs of complex": (torch.abs, (COMPLEX,), 1),
+    "angle of complex": (torch.angle, (COMPLEX,), 1),
+    "matmul of a batch": (torch.matmul, (ROTATED, torch.eye(2)), 1),
+    "image to columns": (
+        partial(torch._C._nn.im2col, kernel_size=1, dilation=1, padding=0, stride=1),
+        (ROTATED,),
+        1,
+    ),
+    "batch norm in eval": (
+        lambda *args, out=None: torch.native_batch_norm(
+            *args, False, 0.1, 1e-5, **({} if out is None else {"out": out})
+        ),
+        (ROTATED, None, None, torch.zeros(3), torch.ones(3)),
+        3,
+    ),
 }
 OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "empty": lambda result: result.new_empty(0),
-    "of another size": lambda result: result.new_empty((3, *result.shape)),
+    "of another size": lambda result: result.new_empty((3, *result.shape) if result.numel() else 0),
     "of other strides": lambda result: result.new_empty((*result.shape, 2))[..., 0],
     "of another dtype": lambda result: torch.empty(result.shape, dtype=torch.float64),
 }
 
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:An output with one or more elements was resized"),
+    pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated"),
+]
+
+
 @pytest.mark.parametrize("recorded_before", [False, True])
 @pytest.mark.parametrize("kind", OUTPUTS)
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_equals_eager(
     name: str, kind: str, recorded_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,12 +98,45 @@ def test_equals_eager(
         news = results if num_outputs > 1 else (results,)
         out = tuple(convert(OUTPUTS[kind](new)) for new in news)
         try:
-            call(*map(convert, arguments), out=out if num_outputs > 1 else out[0])
+            given = [arg if arg is None else convert(arg) for arg in arguments]
+            call(*given, out=out if num_outputs > 1 else out[0])
         except RuntimeError:
             return RuntimeError
         return [(each.shape, each.stride(), each.dtype) for each in out]
 
     assert left(fake_like) == left(lambda tensor: tensor)
+
+
+@pytest.mark.parametrize("kind", [*OUTPUTS, "complex"])
+@pytest.mark.parametrize("name", [*CALLS, "normal"])
+def test_materialized_values_equal_eager(name: str, kind: str) -> None:
+    """Bytes that lie otherwise than the strides say are permuted values."""
+    call, arguments, num_outputs = {**CALLS, "normal": (torch.normal, (ROTATED, ROTATED), 1)}[name]
+    results = call(*arguments)
+    places = [
+        torch.empty(0, dtype=torch.complex64) if kind == "complex" else OUTPUTS[kind](each)
+        for each in (results if num_outputs > 1 else (results,))
+    ]
+
+    def written() -> Any:
+        torch.manual_seed(0)
+        out = tuple(
+            torch.empty_strided(like.shape, like.stride(), dtype=like.dtype) for like in places
+        )
+        try:
+            call(*arguments, out=out if num_outputs > 1 else out[0])
+        except RuntimeError:
+            return ()
+        return out
+
+    expected = written()
+    with deferred_mode():
+        deferred = written()
+    assert len(deferred) == len(expected)
+    for tensor, real in zip(map(materialize_tensor, deferred), expected, strict=True):
+        assert tensor.stride() == real.stride()
+        is_written = name != "batch norm in eval" or real is expected[0]  # not its statistics
+        assert not is_written or torch.equal(tensor, real)
 
 
 @pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])

@@ -17,6 +17,7 @@ from torchfake import (
     materialize_module,
     materialize_tensor,
 )
+from torchfake._operators.meta_kernels import outputs
 
 
 def test_an_error_where_there_is_no_memory() -> None:
@@ -34,6 +35,21 @@ def test_a_real_tensor_that_was_written_is_found_in_a_group() -> None:
     real.add_(1)
     with pytest.raises(errors.ReplayError, match="was written in place since"):
         materialize_tensor(filled)
+
+
+def test_values_are_right_where_the_strides_of_an_output_were_predicted_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outputs, "_stride_left", lambda *args: (1, 3))
+
+    def transformed() -> torch.Tensor:
+        out = torch.empty(0, dtype=torch.complex64)
+        torch.fft.fft(torch.arange(6.0).view(3, 2), out=out)
+        return out.real + 1
+
+    with deferred_mode():
+        deferred = transformed()
+    assert torch.equal(materialize_tensor(deferred), transformed())
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,8 +1,9 @@
 """Calls compared with eager in children, since some kernels of torch end the process.
 
-Input: names of operators and modules, and what gives the calls of each. Output: for each call how
-it differs. Invariant: eager may end a process, which is counted, and the next call runs in a new
-one; a call on fakes never does. The parent runs nothing of torch: a child has none of its threads.
+Input: names of operators and modules, and the oracle that gives the calls of each. Output: for each
+call how it differs. Invariant: eager may end a process, which is counted, and the next call runs in
+a new one; a call on fakes never does. The parent runs nothing of torch: a child has none of its
+threads.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-
-from tests.strides.calls import Case
-from tests.strides.outcomes import difference, fake_outcome
-
-CasesOf = Callable[[str], Iterator[Case]]
+from typing import Any, NamedTuple
 
 
-def differences_of(names: list[str], cases_of: CasesOf) -> Iterator[tuple[str, str | None, str]]:
+class Oracle(NamedTuple):
+    """What gives the calls of a name, what a call gives on fakes, and how that differs."""
+
+    cases_of: Callable[[str], Iterator[Any]]
+    fake_outcome: Callable[[Any], Any]
+    difference: Callable[[Any, Any], tuple[str, str] | None]
+
+
+def differences_of(names: list[str], oracle: Oracle) -> Iterator[tuple[str, str | None, str]]:
     """For each call, in order, of what it is, and how it differs: the kind, and what."""
     name, index = 0, 0  # of the next call
     while True:
@@ -28,7 +33,7 @@ def differences_of(names: list[str], cases_of: CasesOf) -> Iterator[tuple[str, s
         child = os.fork()
         if not child:
             os.close(read)
-            _write_differences(names[name:], cases_of, index, write)
+            _write_differences(names[name:], oracle, index, write)
         os.close(write)
         with os.fdopen(read) as lines:
             kind = "crash"
@@ -44,16 +49,16 @@ def differences_of(names: list[str], cases_of: CasesOf) -> Iterator[tuple[str, s
             assert status == 0
             return
         index += 1
-        if kind == "crash" and not _ends_on_fakes(names[name], cases_of, index - 1):
+        if kind == "crash" and not _ends_on_fakes(names[name], oracle, index - 1):
             kind = "crash of eager"  # an earlier call has written past the end of its memory
         yield names[name], kind, f"call {index}"
 
 
-def _ends_on_fakes(name: str, cases_of: CasesOf, index: int) -> bool:
+def _ends_on_fakes(name: str, oracle: Oracle, index: int) -> bool:
     """Whether a call on fakes alone ends its process."""
     child = os.fork()
     if not child:
-        fake_outcome(next(itertools.islice(cases_of(name), index, None)))
+        oracle.fake_outcome(next(itertools.islice(oracle.cases_of(name), index, None)))
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -66,17 +71,17 @@ end of its memory may leave the lock of ``malloc`` held, which the next ``free``
 """
 
 
-def _write_differences(names: list[str], cases_of: CasesOf, skipped: int, pipe: int) -> None:
+def _write_differences(names: list[str], oracle: Oracle, skipped: int, pipe: int) -> None:
     status = 1
     try:
         with os.fdopen(pipe, "w", buffering=1) as out:
             for name in names:
-                for i, case in enumerate(cases_of(name)):
+                for i, case in enumerate(oracle.cases_of(name)):
                     if i >= skipped:
                         signal.alarm(_MOST_SECONDS)
-                        fake = fake_outcome(case)
+                        fake = oracle.fake_outcome(case)
                         out.write(json.dumps([name, _FAKES_DONE, ""]) + "\n")
-                        kind, text = difference(case, fake) or (None, "")
+                        kind, text = oracle.difference(case, fake) or (None, "")
                         out.write(json.dumps([name, kind, f"{case.label}: {text}"]) + "\n")
                 skipped = 0
         status = 0

@@ -130,7 +130,7 @@ def difference(case: Case, fake: Outcome | None = None) -> tuple[str, str] | Non
     return ("subclass", found[1]) if same else found
 
 
-_IS_OF_VALUES = re.compile(
+IS_OF_VALUES = re.compile(
     r"out of (DATA )?(bounds|range)(?! for storage)|positive-definite|singular|sum to zero|"
     r"pivots given|ones in mask|Expected in range|must be between",
     re.IGNORECASE,
@@ -145,7 +145,7 @@ def compared(real: Outcome, fake: Outcome) -> tuple[str, str] | None:
         kind = "refused" if isinstance(fake, torchfake.errors.TorchFakeError) else "error"
         return kind, f"{type(fake).__name__}: {str(fake).splitlines()[0][:200]}"
     if isinstance(real, Exception):
-        kind = "values" if _IS_OF_VALUES.search(str(real)) else "accepted"
+        kind = "values" if IS_OF_VALUES.search(str(real)) else "accepted"
         return kind, f"{type(real).__name__}: {(str(real).splitlines() or [''])[0][:200]}"
     if len(fake) != len(real):
         return "number", f"{len(fake)} is not {len(real)}"

@@ -4,6 +4,7 @@ KINDS = {
     "refused": "a value is needed that fakes do not know",
     "values": "eager refuses a value, which fakes do not know",
     "crash of eager": "a kernel of torch ends the process, and fakes go on",
+    "dtype of nothing": "eager refuses the dtype of ``out=``; no trial of empty tensors shows it",
     "subclass": "C++ composes a gradient otherwise for any subclass, and under any mode",
 }
 """Of any operator: the kinds of ``outcomes.difference``."""
@@ -44,3 +45,23 @@ LAID_OUT: dict[str, str] = {
     "linalg.lstsq.grad_oriented": "there are no residuals if the rank, a value, is not full",
 }
 """Results that lie otherwise than in eager, by operator or module."""
+
+OUTPUTS: dict[str, str] = {
+    **dict.fromkeys(
+        ("deg2rad", "rad2deg"), "strides of dims of length one and of nothing, as C++ gets a number"
+    ),
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit"),
+        "eager reads past the end of statistics that are too short",
+    ),
+    **dict.fromkeys(
+        ("torch._scaled_mm", "torch._scaled_mm_v2"), "sizes that do not agree are not refused"
+    ),
+    **dict.fromkeys(
+        ("linalg.lstsq", "triangular_solve"),
+        "an ``out=`` of nothing, which is column-major in eager",
+    ),
+    "linalg.lu_solve": "pivots that are too great for a matrix that was cut",
+    "matmul": "C++ refuses an ``out=`` of which it cannot make a view",
+}
+"""The same of calls with ``out=``."""

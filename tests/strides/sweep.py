@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
+from tests.strides import outcomes, outputs
 from tests.strides.calls import NAMES, cases_of
-from tests.strides.children import differences_of
-from tests.strides.shortfalls import ACCEPTED, KINDS, LAID_OUT
+from tests.strides.children import Oracle, differences_of
+from tests.strides.shortfalls import ACCEPTED, KINDS, LAID_OUT, OUTPUTS
 
 
 def main() -> int:
@@ -30,9 +31,8 @@ def main() -> int:
     table: dict[str, dict[str, list[str]]] = {}
     total = 0
     start = time.time()
-    names = options.names or NAMES[options.part :: options.parts]
-    cases = partial(cases_of, limit=options.limit, step=options.step)
-    for name, kind, text in differences_of(names, cases):
+    names = options.names or _names(options)[options.part :: options.parts]
+    for name, kind, text in differences_of(names, _oracle(options)):
         total += 1
         if kind:
             table.setdefault(name, {}).setdefault(kind, []).append(text)
@@ -48,7 +48,7 @@ def main() -> int:
         unknown += [
             f"{name}, {kind}: {texts[0]}"
             for kind, texts in found.items()
-            if not _is_known(name, kind)
+            if not _is_known(name, kind, options.outputs)
         ]
     print(
         f"{total} calls of {len(names)} names in {time.time() - start:.0f} s; "
@@ -58,14 +58,28 @@ def main() -> int:
     return bool(unknown)
 
 
-def _is_known(name: str, kind: str) -> bool:
+def _names(options: Any) -> list[str]:
+    return outputs.OUTPUT_NAMES if options.outputs else NAMES
+
+
+def _oracle(options: Any) -> Oracle:
+    compared: Any = outputs if options.outputs else outcomes
+    cases = outputs.out_cases_of if options.outputs else cases_of
+    made = partial(cases, limit=options.limit, step=options.step)
+    return Oracle(made, compared.fake_outcome, compared.difference)
+
+
+def _is_known(name: str, kind: str, has_outputs: bool) -> bool:
     """Whether `shortfalls` says why."""
+    if has_outputs:
+        return kind in KINDS or name in OUTPUTS
     return kind in KINDS or name in (ACCEPTED if kind == "accepted" else LAID_OUT)
 
 
 def _options() -> Any:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--outputs", action="store_true", help="calls with out= instead")
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--step", type=int, default=1, help="run one arrangement in STEP")
     parser.add_argument("--part", type=int, default=0)

@@ -1,4 +1,4 @@
-"""A part of the sweep: one arrangement in 47, others for each operator."""
+"""A part of each sweep: one arrangement in 47 or 193, others for each operator."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.strides.calls import NAMES
-from tests.strides.shortfalls import ACCEPTED, LAID_OUT
+from tests.strides.shortfalls import ACCEPTED, LAID_OUT, OUTPUTS
 
 NUM_PARTS = 2
 
@@ -24,5 +24,12 @@ def test_strides_equal_eager(part):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_outputs_equal_eager():
+    command = [sys.executable, "-m", "tests.strides.sweep", "--outputs", "--limit=1", "--step=193"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_lists_name_operators():
-    assert {*ACCEPTED, *LAID_OUT} <= set(NAMES)
+    assert {*ACCEPTED, *LAID_OUT, *OUTPUTS} <= set(NAMES)

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 
 from torchfake._operators.constant_propagation import argument_value, is_known
-from torchfake._operators.meta_kernels.parts import functional_of, kernel_for
+from torchfake._operators.meta_kernels.outputs import functional_of
+from torchfake._operators.meta_kernels.parts import kernel_for
 from torchfake._operators.operator_call import Call, named_arguments, tensors_in
 from torchfake._torch import dispatcher
 

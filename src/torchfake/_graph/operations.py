@@ -102,6 +102,8 @@ class Op:
     cached = RareField[dict[Cell, torch.UntypedStorage] | None](None)
     gives_up_cached = RareField(False)  # whether a replay takes these storages, without a copy
     digest = RareField[bytes | None](None)  # see torchfake._graph.digest
+    # The metadata of ``out=`` arguments after the call, which may have resized them, by name:
+    outs_after = RareField[dict[str, list[Metadata]]](NO_KWARGS)
     # Of matrix products only:
     product_settings = RareField[numerics.ProductSettings | None](None)
     is_sharding = RareField(False)  # called by torch to shard, to pad, or to compute with shards

@@ -93,10 +93,11 @@ def _tensor_of_number(number: Any) -> FakeTensor:
 
 def mutated_arguments(traits: OpTraits, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors that the operator writes, those in lists of arguments included."""
-    if not traits.mutated_names or (
-        traits.mutates_if_position is not None and not args[traits.mutates_if_position]
-    ):
+    if not traits.mutated_names:
         return []
+    if traits.mutates_if_position is not None and not args[traits.mutates_if_position]:
+        outs = traits.mutated_names[len(traits.mutated_positions) :]  # by keyword alone
+        return tensors_in(tuple(kwargs[name] for name in outs if name in kwargs), {})
     if traits.mutated_positions == (0,) and len(traits.mutated_names) == 1:
         first = args[0] if args else kwargs[traits.mutated_names[0]]
         return [first] if isinstance(first, torch.Tensor) else tensors_in((first,), {})

@@ -114,7 +114,7 @@ def _stride_rule(func: Any) -> _StrideRule | None:
     is_elementwise = is_tagged and not func._schema.is_mutable
     if not is_single or not is_elementwise or str(func) in _NOT_ELEMENTWISE:
         return None
-    return _of_iterator
+    return of_iterator
 
 
 def _contiguous(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
@@ -127,7 +127,7 @@ def _contiguous_if_empty(func: Any, args: Any, kwargs: Any, size: _Size) -> _Siz
 
 def _contiguous_of_complex(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """The real part of a complex result is copied to a result that has no strides yet."""
-    rule = _contiguous if args[0].is_complex() else _of_iterator
+    rule = _contiguous if args[0].is_complex() else of_iterator
     return rule(func, args, kwargs, size)
 
 
@@ -174,7 +174,7 @@ def _prelu_gradient(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | N
     return strides_of_result(size, [tensor, weight, grad])
 
 
-def _of_iterator(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
+def of_iterator(func: Any, args: Any, kwargs: Any, size: _Size) -> _Size | None:
     """Those of TensorIterator. Numbers in the place of a tensor are tensors of no dims."""
     arguments = func._schema.arguments
     values = [(a, v) for a, v in zip(arguments, args, strict=False)]
@@ -199,13 +199,13 @@ _RULES: dict[str, _StrideRule] = {
     "aten.angle.default": _contiguous_of_complex,
     "aten._prelu_kernel.default": _preserved,
     "aten._prelu_kernel_backward.default": _prelu_gradient,
-    "aten.complex.default": _of_iterator,
-    "aten.polar.default": _of_iterator,
+    "aten.complex.default": of_iterator,
+    "aten.polar.default": of_iterator,
     "aten.rsub.Tensor": _of_reversed,
-    "aten.hardswish.default": _of_iterator,
-    "aten.hardswish_backward.default": _of_iterator,
-    "aten.hardtanh_backward.default": _of_iterator,
-    "aten.mish_backward.default": _of_iterator,
+    "aten.hardswish.default": of_iterator,
+    "aten.hardswish_backward.default": of_iterator,
+    "aten.hardtanh_backward.default": of_iterator,
+    "aten.mish_backward.default": of_iterator,
     "aten.repeat.default": _contiguous,
     "aten.var.correction": _contiguous_if_empty,
     "aten.var_mean.correction": _contiguous_if_empty,

@@ -21,7 +21,13 @@ from torchfake._graph.deferred_storage import DeferredState
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Contents, Op, Output, Read
 from torchfake._operators.argument_checks import refuse_nested
-from torchfake._operators.operator_call import NON_TENSOR_TYPES, Args, Kwargs, mutated_arguments
+from torchfake._operators.operator_call import (
+    NON_TENSOR_TYPES,
+    Args,
+    Kwargs,
+    mutated_arguments,
+    tensors_in,
+)
 from torchfake._random import draw_sizes
 from torchfake._recording import generator_sync
 from torchfake._recording.arguments import CallArguments, deferred_fakes
@@ -112,6 +118,11 @@ def add_to_graph(
         generator_sync.record_draws(op, kwargs.get("generator"), record, num_words)
     for tensor in mutated:
         add_write(op, tensor._fake_storage)
+    if kwargs and mutated:
+        outs = {n: deferred_fakes(tensors_in((kwargs.get(n),), {})) for n in traits.mutated_names}
+        op.outs_after = {
+            name: [out._fake_meta for out in each] for name, each in outs.items() if each
+        }
     return result
 
 

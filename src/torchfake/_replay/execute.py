@@ -19,12 +19,13 @@ from torchfake._core.memory import (
     replay_device,
     view_of,
 )
+from torchfake._core.metadata import Metadata
 from torchfake._core.schemas import overload_with_generator, with_repeats
 from torchfake._graph.externals import External
 from torchfake._graph.operations import Cell, Op, Output, Read
 from torchfake._random.generator_memory import call_drawing_nothing
 from torchfake._random.generator_pool import GeneratorPool
-from torchfake._torch import backends, numerics, zero_tensors
+from torchfake._torch import backends, numerics, subclass, zero_tensors
 from torchfake.errors import ReplayError
 
 _device = torch.device  # in a mode with fake devices, the name refers to a stand-in
@@ -78,13 +79,34 @@ def _store_results(op: Op, result: Any, storages: Storages) -> None:
         value = result if output.position is None else result[output.position]
         if value is None or output.position == _WORKSPACES.get(op.func, -1):
             continue  # only a backward pass would read it, and none is recorded
-        if value.shape != output.record.size:
-            raise ReplayError(
-                f"{op} gave a result of shape {list(value.shape)} when it was replayed, and one of "
-                f"shape {list(output.record.size)} was recorded: the shape depends on values. Read "
-                "them before (item(), tolist()), or do this after materialize_module"
-            )
+        _check_shape(op, value, output.record)
         _store_result(output, value, storages)
+
+
+def _check_shape(op: Op, value: torch.Tensor, record: Metadata) -> None:
+    if value.shape != record.size:
+        raise ReplayError(
+            f"{op} gave a result of shape {list(value.shape)} when it was replayed, and one of "
+            f"shape {list(record.size)} was recorded: the shape depends on values. Read "
+            "them before (item(), tolist()), or do this after materialize_module"
+        )
+
+
+def _restore_layouts(op: Op, kwargs: dict[str, Any], storages: Storages) -> None:
+    """Let each ``out=`` lie as recorded: later operations read it so. A kernel that has resized it,
+    or exchanged its memory, may have left it otherwise than was predicted.
+    """
+    for name, records in op.outs_after.items():
+        reads, outs = op.kwargs[name], kwargs[name]
+        pairs = zip(reads, outs, strict=True) if type(outs) is list else ((reads, outs),)
+        written = [(out, read.contents.cell) for read, out in pairs if type(read) is Read]
+        for (out, cell), record in zip(written, records, strict=True):
+            _check_shape(op, out, record)
+            place, memory = (out.stride(), out.storage_offset()), out.untyped_storage()
+            is_same = place == (record.stride, record.offset)
+            if not is_same or subclass.storage_key(memory) != subclass.storage_key(storages[cell]):
+                values = out.clone()  # before its memory is written
+                view_of(storages[cell], record).copy_(values)
 
 
 _WORKSPACES = {torch.ops.aten.mkldnn_rnn_layer.default: 3}
@@ -96,8 +118,12 @@ def _call(op: Op, storages: Storages, generators: GeneratorPool) -> Any:
     kwargs = op.kwargs and {n: _real_argument(arg, storages) for n, arg in op.kwargs.items()}
     func, kwargs = _without_pinning(op.func, kwargs)
     if op.draw is None:
-        return call_drawing_nothing(func, args, kwargs, ReplayError)
-    return _call_with_draws(op, args, kwargs, generators)
+        result = call_drawing_nothing(func, args, kwargs, ReplayError)
+    else:
+        result = _call_with_draws(op, args, kwargs, generators)
+    if kwargs:
+        _restore_layouts(op, kwargs, storages)
+    return result
 
 
 _PIN = torch.ops.aten._pin_memory.default

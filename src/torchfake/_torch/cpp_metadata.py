@@ -50,6 +50,12 @@ def has_meta_kernel(func: Any) -> bool:
 
 
 @cache
+def has_kernel_of_cpu(func: Any) -> bool:
+    """Whether an operator has a kernel of the CPU of its own, which is no composition."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"))
+
+
+@cache
 def has_structured_overload(func: Any) -> bool:
     """Whether an overload of the operator is structured: all of them check their sizes first."""
     packet = func.overloadpacket

@@ -1,5 +1,5 @@
 """Eigenvalues and singular values, for which C++ asks for vectors too if a tensor is a subclass;
-ranks, which C++ does not write into a subclass.
+ranks and products, which C++ does not write into a subclass.
 
 Input: a call of the composite. Output: its result, by the routine of LAPACK that computes it for a
 plain tensor, whose values differ in the last bits. Invariant: with a gradient, C++ decides.
@@ -61,6 +61,23 @@ RANKS_INTO = {
         "atol_rtol_float_out": "atol_rtol_float",
     }.items()
 }
+
+
+def product_into(redispatch: Redispatch, one: Tensor, other: Tensor, *, out: Tensor) -> Tensor:
+    """aten/src/ATen/native/LinearAlgebra.cpp, _matmul_impl, of batches with one matrix or vector:
+    C++ writes into a view of `out` if it folds the batches, and copies from it if it shares no
+    memory with `out`, as it seems of a subclass.
+    """
+    dims = sorted((one.dim(), other.dim()))
+    if not (dims[0] in (1, 2) and dims[1] > 2):
+        return redispatch(one, other, out=out)  # type: ignore[no-any-return]
+    product = torch.matmul(one, other)
+    torch._check(
+        product.dtype == out.dtype,
+        lambda: f"Expected out tensor to have dtype {product.dtype}, but got {out.dtype} instead",
+    )
+    out = out if out.shape == product.shape else out.resize_(product.shape)
+    return out.copy_(product)
 
 
 def autocast(matrix: Tensor) -> Tensor:

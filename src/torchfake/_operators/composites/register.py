@@ -33,6 +33,7 @@ def register_kernels() -> None:
     register(aten.max_pool1d.default, layers.max_pool1d)
     register(aten.linalg_svdvals.default, matrices.svdvals)
     register(aten.linalg_eigvalsh.default, matrices.eigvalsh)
+    register(aten.matmul.out, matrices.product_into)
     for overload, kernel in matrices.RANKS_INTO.items():
         register(overload, kernel)
     register(aten.one_hot.default, tensors.one_hot)

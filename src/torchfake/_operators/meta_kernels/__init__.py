@@ -8,6 +8,7 @@ Its files, in reading order:
 
     first_use       finds the kernel to run; imports the other files at the first use
     register        the table of meta kernels that replace torch's
+    outputs         the sizes and strides that ``out=`` tensors have after a call
     parts           the metadata functions of C++, and composites run in their parts
     layers          embeddings, norms, pooling, attention
     convolutions    convolutions and their gradients

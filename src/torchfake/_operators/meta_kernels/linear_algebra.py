@@ -145,8 +145,7 @@ def weight_int4pack_mm(
 def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
     """aten/src/ATen/native/BatchLinearAlgebra.cpp: a resized ``out=`` tensor has the strides of a
     new result, any other keeps its own; torch's meta kernels make both contiguous (2.12 to 2.15).
-    Structured kernels refuse an ``out=`` tensor of another dtype than the result's; what is copied
-    to an ``out=`` tensor that has had elements makes it contiguous.
+    Structured kernels refuse an ``out=`` tensor of another dtype than the result's.
     """
     names = [argument.name for argument in overload._schema.arguments if argument.is_out]
     functional = getattr(aten, overload._schema.name.removeprefix("aten::")).default
@@ -164,9 +163,7 @@ def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
                     f"Expected out tensor to have dtype {new.dtype}, but got {tensor.dtype} instead"
                 ),
             )
-            is_copied_to = overload in _COPIED and tensor.numel()
             source = tensor if tensor.shape == new.shape else new
-            source = new.new_empty(new.shape) if is_copied_to and source is new else source
             wanted.append((tensor, tuple(source.shape), source.stride()))
         result = overload(*args, **kwargs)
         for tensor, shape, stride in wanted:
@@ -179,11 +176,9 @@ def _into_outputs(overload: Any, device_type: str) -> MetaKernel:
 _STRUCTURED = frozenset(
     {aten._linalg_solve_ex.result, aten.linalg_ldl_factor_ex.out, aten.linalg_lu_factor_ex.out}
 )
-_COPIED = frozenset({aten.linalg_eig.out, aten.linalg_householder_product.out})
 for _overload in (
-    *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_eig.out,
-    aten.linalg_householder_product.out, aten.linalg_ldl_solve.out, aten.linalg_lu_solve.out,
-    aten.linalg_qr.out,
+    *_STRUCTURED, aten._linalg_eigh.eigenvalues, aten.linalg_ldl_solve.out,
+    aten.linalg_lu_solve.out, aten.linalg_qr.out,
 ):  # fmt: skip
     for _type in ("cpu", "cuda"):
         register_meta_kernel(_overload, devices=(_type,))(_into_outputs(_overload, _type))

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from torchfake._core.metadata import contiguous_stride, operand_of, strides_of_result
 from torchfake._operators import result_strides
+from torchfake._operators.meta_kernels import outputs
 from torchfake._operators.meta_kernels.first_use import own_kernel_for, replacement_for
 from torchfake._torch import cpp_metadata, dispatcher
 
@@ -46,9 +46,9 @@ def kernel_for(func: Any, device_type: str) -> Kernel:
 
 def _of_cpp(func: Any, device_type: str) -> Kernel | None:
     """What C++ says of the metadata of a result; None if it says nothing."""
-    functional = functional_of(func)
-    if functional is not None and not cpp_metadata.has_meta_kernel(func):
-        return partial(_into_outputs, func, kernel_for(functional, device_type))
+    functional = outputs.functional_of(func)
+    if functional is not None and outputs.resizes_itself(func):
+        return partial(outputs.resize_as_eager, func, _without_outputs(functional, device_type))
     if cpp_metadata.is_structured(func):
         return partial(_begin, func, device_type)
     if cpp_metadata.is_composed_below_autograd(func) and not _is_factory_or_view(func):
@@ -56,35 +56,30 @@ def _of_cpp(func: Any, device_type: str) -> Kernel | None:
     if functional is None:
         return None
     if cpp_metadata.is_structured(functional):
-        return partial(_into_outputs, func, kernel_for(functional, device_type))
+        return partial(outputs.resize_and_adopt, func, kernel_for(functional, device_type))
     return _of_python(func, device_type)
+
+
+def _without_outputs(functional: Any, device_type: str) -> Kernel:
+    """What makes the results of an operator, if not by its overload with ``out=``."""
+    if own_kernel_for(functional, device_type) or not cpp_metadata.is_composed_below_autograd(
+        functional
+    ):
+        return kernel_for(functional, device_type)
+    return result_strides.with_strides_of_eager(functional, functional, device_type)
 
 
 def _of_python(func: Any, device_type: str) -> Kernel:
     """Torch's Python, with the strides of eager: with ``out=``, those of the result without it."""
-    functional = functional_of(func) or func
+    functional = outputs.functional_of(func) or func
     made = result_strides.with_strides_of_eager(functional, functional, device_type)
-    return made if functional is func else partial(_into_outputs, func, made)
+    return made if functional is func else partial(outputs.resize_and_adopt, func, made)
 
 
 def _is_factory_or_view(func: Any) -> bool:
     arguments = func._schema.arguments
     is_view = any(a.alias_info is not None and not a.is_out for a in arguments)
     return is_view or any(a.name == "device" for a in arguments)
-
-
-def functional_of(func: Any) -> Any:
-    """The overload that makes what `func` writes into its ``out=``, if it does."""
-    schema = func._schema
-    if not any(argument.is_out for argument in schema.arguments):
-        return None
-    packet = func.overloadpacket
-    inputs = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
-    for name in packet.overloads():
-        other = getattr(packet, name)
-        if [(a.name, str(a.type)) for a in other._schema.arguments] == inputs:
-            return other  # which may write what is no ``out=``: statistics of batch norm
-    return None
 
 
 def _replace(func: Any, device_type: str, ours: Kernel, *args: Any, **kwargs: Any) -> Any:
@@ -105,39 +100,6 @@ def _compose(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
             return cpp_metadata.compose_below_autograd(func, args, kwargs)
     except NotImplementedError:  # a part has no meta kernel, but the whole may have one
         return _of_python(func, device_type)(*args, **kwargs)
-
-
-def _made_for_outputs(func: Any, make: Kernel, args: Any, kwargs: Any) -> dict[str, Any]:
-    """New results by the names of the ``out=`` that they are for."""
-    names = [argument.name for argument in func._schema.arguments if argument.is_out]
-    rest = {name: value for name, value in kwargs.items() if name not in names}
-    made = make(*args, **rest)
-    return dict(zip(names, made if isinstance(made, tuple) else (made,), strict=True))
-
-
-def _into_outputs(func: Any, make: Kernel, *args: Any, **kwargs: Any) -> Any:
-    """What ``out=`` resizes has the strides of a new result, and all else keeps its own. Without a
-    meta kernel this is all there is to do, and what has had elements becomes contiguous.
-    """
-    has_kernel = cpp_metadata.has_meta_kernel(func)
-    wanted = []
-    for name, new in _made_for_outputs(func, make, args, kwargs).items():
-        out, stride = kwargs[name], new.stride()
-        if out.shape == new.shape:
-            stride = out.stride()
-        elif any(new is arg for arg in args):  # conj_physical of real numbers makes nothing
-            stride = strides_of_result(tuple(new.shape), [operand_of(new)])
-        elif out.numel() and not has_kernel:
-            stride = contiguous_stride(new.shape)
-        wanted.append((out, new.shape, stride))
-    if has_kernel:
-        func(*args, **kwargs)
-    for out, shape, stride in wanted:
-        if not has_kernel:
-            aten._resize_output_.default(out, shape, out.device)
-        out.as_strided_(shape, stride)
-    outputs = tuple(out for out, _, _ in wanted)
-    return outputs if len(outputs) > 1 else outputs[0]
 
 
 def _has_number_as_tensor(func: Any, args: Any) -> bool:

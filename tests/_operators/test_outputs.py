@@ -53,6 +53,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "fft": (torch.fft.fft, (ROTATED,), 1),
     "irfft2": (torch.fft.irfft2, (COMPLEX,), 1),
     "abs": (torch.abs, (ROTATED,), 1),
+    "addr": (torch.addr, (B.t(), torch.ones(3), torch.ones(4)), 1),
     "abs of complex": (torch.abs, (COMPLEX,), 1),
     "angle of complex": (torch.angle, (COMPLEX,), 1),
     "matmul of a batch": (torch.matmul, (ROTATED, torch.eye(2)), 1),

@@ -32,7 +32,7 @@ def test_it_says_no_and_with_what_it_would_fit(run: Run) -> None:
     first, second = out.splitlines()[:2]
     assert " no: " in first
     assert second.strip().startswith("try ")
-    assert "which serves" in second
+    assert "with room for" in second
 
 
 def test_json_and_html(run: Run, tmp_path: Path) -> None:

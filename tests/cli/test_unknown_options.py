@@ -14,7 +14,10 @@ import pytest
         ),
         ("fit m --quantization nf4", "; see --weights SCHEME: Quantize the weights to 4 or 8 bits"),
         ("fit m --batch-size 4", "; see --batch: Batch size on one GPU, of each micro-batch; runs"),
-        ("fit m --seq-len 4", "; see --seq: Sequence length in tokens; runs the model\n"),
+        (
+            "fit m --seq-len 4",
+            "; see --seq TOKENS: Sequence length, such as 4096 or 4k; run",
+        ),
         ("fit m --users 4", "No such option: --users of torchfake fit; torchfake serve has it\n"),
         ("fit m --max-new-tokens 4", "; see --decode PROMPT,NEW: Generate NEW tokens after a pro"),
         ("fit m --num-gpus 8", "; see torchfake plan --gpus: Number of GPUs\n"),
@@ -37,7 +40,10 @@ import pytest
             "serve m --ttft 500ms",
             "; --ttft SECONDS: Longest time to first token under the load: 0.5\n",
         ),
-        ("serve m --context 4k", "; --context: Tokens of a sequence, prompt and answer together\n"),
+        (
+            "serve m --context 4kk",
+            "; --context TOKENS: Length of a sequence, prompt and",
+        ),
     ],
 )
 def test_one_line_names_the_option(run, arguments, said):

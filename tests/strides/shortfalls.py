@@ -61,6 +61,9 @@ OUTPUTS: dict[str, str] = {
         ("linalg.lstsq", "triangular_solve"),
         "an ``out=`` of nothing, which is column-major in eager",
     ),
+    **dict.fromkeys(
+        ("norm", "linalg.vector_norm"), "torch's Python refuses a negative dim of an empty tensor"
+    ),
     "linalg.lu_solve": "pivots that are too great for a matrix that was cut",
     "matmul": "C++ refuses an ``out=`` of which it cannot make a view",
 }

@@ -42,6 +42,7 @@ from torchfake.inspect.targets.options import device_named, dtype_named
 from torchfake.inspect.targets.resolve import resolve
 from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
+from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 
 SIZES_OF_CONFIG = "sizes are those of its config: "
 """The beginning of the note about a checkpoint that cannot be read."""
@@ -150,7 +151,8 @@ def inspect_target(
     )
     given = tuple(word for pair in overrides for word in ("--config", pair))
     if answers.get("fits") is not None:
-        fits = replace(answers["fits"], notes=notes)
+        of_fits = tuple(note for note in notes if note != BUILT_UNQUANTIZED)  # its row says that
+        fits = replace(answers["fits"], notes=of_fits)
         answers["fits"] = with_commands(fits, [text, *given], dtype, question)
     named = {"--dtype": dtype, "--weights": question.weights}
     return Inspection(

@@ -96,13 +96,16 @@ def _stride_left(func: Any, args: Any, kwargs: Any, name: str, new: Any) -> _Siz
         return tuple(new.stride())
     if out.shape == new.shape:
         return tuple(out.stride())
-    if func is aten.linalg_solve_triangular.out:  # is resized to columns, whatever it was
+    if func in _AS_NEW:
         return tuple(new.stride())
     if func in _ALLOCATED_BY_ITERATOR and not _copies_real_part(func, args, out):
         allocated = result_strides.of_iterator(functional_of(func), args, kwargs, size)
         return allocated or contiguous_stride(size)
     return contiguous_stride(size)
 
+
+_AS_NEW = (aten.linalg_solve_triangular.out, aten.addr.out)
+"""Operators that resize ``out=`` to columns, or by TensorIterator with the operands expanded."""
 
 _ALLOCATED_BY_ITERATOR = frozenset(
     {aten.abs.out, aten.angle.out, aten.complex.out, aten.conj_physical.out,

@@ -87,6 +87,13 @@ def active_to_dict(active: Active | None) -> dict[str, Any]:
     return {"active": {"num_parameters": active.num_parameters, "experts": [*active.experts]}}
 
 
+def parameters_to_dict(module: nn.Module) -> dict[str, Any]:
+    """The number of parameters, and of active ones, as a dict for JSON."""
+    total = sum(parameter.numel() for parameter in module.parameters())
+    of_all = {"num_parameters": total} if total else {}
+    return {**of_all, **active_to_dict(active_parameters(module))}
+
+
 class _Share(NamedTuple):
     """The share of a parameter that is not used for one token, as a fraction."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.inspect.arithmetic.uncounted import Uncounted, uncounted_to_dict
-from torchfake.inspect.contents.experts import Active, active_parameters, active_to_dict
+from torchfake.inspect.contents.experts import Active, active_parameters, parameters_to_dict
 from torchfake.inspect.copies.workload import Workload
 from torchfake.inspect.inputs.example_inputs import generated_to_dict
 from torchfake.inspect.memory.counted import Counted, counted_with
@@ -320,7 +320,7 @@ class Estimate(ReservedMemory, Record):
             "elsewhere": self.elsewhere,
             **uncounted_to_dict(self.uncounted),
             **({"left_out": list(self.left_out)} if self.left_out else {}),
-            **active_to_dict(self.active),
+            **parameters_to_dict(self.subject.module),
             **self._serving_to_dict(),
             **changes_to_dict(self.step.weights, self.step.peft),
             **answers_to_dict(self.answers),

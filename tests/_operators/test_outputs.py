@@ -77,6 +77,9 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of another dtype": lambda result: torch.empty(result.shape, dtype=torch.float64),
 }
 
+if torch.__version__ >= "2.15":
+    del CALLS["cholesky"]  # was removed from torch
+
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:An output with one or more elements was resized"),
@@ -124,8 +127,9 @@ def test_materialized_values_equal_eager(name: str, kind: str) -> None:
         out = tuple(
             torch.empty_strided(like.shape, like.stride(), dtype=like.dtype) for like in places
         )
+        given = [arg if arg is None else arg.clone() for arg in arguments]  # on fakes: recorded
         try:
-            call(*arguments, out=out if num_outputs > 1 else out[0])
+            call(*given, out=out if num_outputs > 1 else out[0])
         except RuntimeError:
             return ()
         return out

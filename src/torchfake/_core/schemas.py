@@ -71,7 +71,7 @@ _REFUSING = frozenset(
      "gcd", "gelu_backward", "igamma", "igammac", "lcm", "logaddexp", "logaddexp2",
      "logit_backward", "masked_scatter", "mse_loss", "native_dropout_backward", "nextafter",
      "normal", "polar", "put", "sigmoid_backward", "silu_backward", "smooth_l1_loss", "stack",
-     "tanh_backward", "threshold_backward"}
+     "tanh_backward", "threshold_backward", "_scaled_addmm", "_scaled_grouped_mm_v2"}
 )  # fmt: skip
 """Pointwise and composite operators that refuse CPU tensors of no dims all the same."""
 

@@ -54,10 +54,11 @@ class Memory:
         return dict(self.__dict__)
 
 
-def memory_of(work: RankWork, machine: Machine, utilization: float, sequences: int = 1) -> Memory:
-    """The memory of a rank that decodes so many sequences in a pass."""
+def memory_of(
+    work: RankWork, weights: int, machine: Machine, utilization: float, sequences: int
+) -> Memory:
+    """The memory of a rank with so many bytes of weights that decodes so many sequences."""
     total = machine.gpu.total_memory
-    weights = sum(map(machine.stored_bytes, work.weights))
     num_logits = min(sequences, MOST_SEQUENCES) * (work.vocab_size if work.after.products else 0)
     activations = max(round(work.activation_bytes * _KERNELS), SAMPLER_BYTES * num_logits)
     left_free = round(total * (1 - utilization))

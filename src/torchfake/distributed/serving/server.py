@@ -89,10 +89,16 @@ class Server:
         memories = self._memories(-(-users // self.axes.expert_ranks))
         return min(memories, key=lambda memory: memory.cache)
 
+    @cached_property
+    def _weights(self) -> list[int]:
+        """Bytes of the weights of a rank of each stage."""
+        return [sum(map(self.machine.stored_bytes, stage.weights)) for stage in self.stages]
+
     def _memories(self, sequences: int) -> list[Memory]:
         """The memory of a rank of each stage, of which each decodes so many sequences."""
         return [
-            memory_of(stage, self.machine, self.utilization, sequences) for stage in self.stages
+            memory_of(stage, num_bytes, self.machine, self.utilization, sequences)
+            for stage, num_bytes in zip(self.stages, self._weights, strict=True)
         ]
 
     def most_users(self, context: int | None = None) -> int:
@@ -101,18 +107,23 @@ class Server:
         """
         serve = self.serve if context is None else self.serve.resized("context", context)
         assert serve is not None
-        many = self._fitting(serve, 1)  # more leave less memory, and so bound the number from below
-        few = self._fitting(serve, max(many, 1))
-        while few < many:
-            tried = (few + many + 1) // 2
-            few, many = (tried, many) if self._fitting(serve, tried) >= tried else (few, tried - 1)
-        return few * self.axes.expert_ranks
+        many = self._fitting(serve, self._rooms(1))
+        if self._rooms(many) != self._rooms(1):  # activations of more users leave less
+            few = self._fitting(serve, self._rooms(max(many, 1)))
+            while few < many:
+                tried = (few + many + 1) // 2
+                fits = self._fitting(serve, self._rooms(tried)) >= tried
+                few, many = (tried, many) if fits else (few, tried - 1)
+        return many * self.axes.expert_ranks
 
-    def _fitting(self, serve: Serve, sequences: int) -> int:
-        """Sequences of a rank that fit if activations are those of so many."""
-        pairs = zip(self.stages, self._memories(sequences), strict=True)
-        fitting = min(most_users(stage, serve, memory.cache) for stage, memory in pairs)
-        return min(fitting, self.most_sequences)
+    def _rooms(self, sequences: int) -> list[int]:
+        """Bytes for the cache of a rank of each stage that decodes so many sequences."""
+        return [memory.cache for memory in self._memories(sequences)]
+
+    def _fitting(self, serve: Serve, rooms: list[int]) -> int:
+        """Sequences of a rank whose caches fit into so many bytes of each stage."""
+        pairs = zip(self.stages, rooms, strict=True)
+        return min(self.most_sequences, *(most_users(stage, serve, room) for stage, room in pairs))
 
     @property
     def most_sequences(self) -> int:

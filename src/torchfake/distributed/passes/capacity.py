@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torchfake.distributed.passes.pass_time import Machine
 from torchfake.distributed.passes.rank_record import RankWork
 from torchfake.inspect.serve import Serve
-from torchfake.inspect.serving.blocks import served_blocks
+from torchfake.inspect.serving.blocks import pool_bytes
 
 CONTEXT_BYTES = 358 << 20
 """What is held outside of torch, by the CUDA context and NCCL: 0.25 and 0.35 GiB in vLLM's logs."""
@@ -72,8 +72,7 @@ _MOST_USERS = 1 << 20
 
 def cache_bytes(work: RankWork, serve: Serve) -> int:
     """Bytes of the blocks of all users of a workload."""
-    pages = [page for part in work.parts for page in part.pages]
-    return served_blocks(pages, serve).num_bytes
+    return sum(number * pool_bytes(page, serve) for page, number in work.pages.items())
 
 
 def most_users(work: RankWork, serve: Serve, num_bytes: int) -> int:

@@ -6,8 +6,10 @@ that are alike are equal; figures are of one rank.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -94,6 +96,11 @@ class RankWork:
     def parts(self) -> tuple[LayerWork, ...]:
         """All layers, and what is outside of them."""
         return (*self.layers, self.before, self.after, *self.towers)
+
+    @cached_property
+    def pages(self) -> Counter[Page]:
+        """What all layers cache; of those that cache alike, how many there are."""
+        return Counter(replace(page, layer=0) for part in self.parts for page in part.pages)
 
     def stage(self, number: int, of: int, boundary: tuple[Sent, ...] = ()) -> RankWork:
         """The work of one of the stages of a pipeline, which have equally many layers each, as far

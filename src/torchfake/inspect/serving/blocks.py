@@ -135,12 +135,13 @@ def rows_of_pass(serve: Serve) -> tuple[int, int]:
 
 def served_blocks(pages: Sequence[Page], serve: Serve) -> ServedCache:
     """The pool's record when each user has a full context."""
-    layers = tuple(LayerCache(page.kind, _pool_bytes(page, serve)) for page in pages)
+    layers = tuple(LayerCache(page.kind, pool_bytes(page, serve)) for page in pages)
     name = f"blocks of {serve.block_size} tokens"
     return ServedCache(name, serve.users, serve.context, layers, tuple(pages))
 
 
-def _pool_bytes(page: Page, serve: Serve) -> int:
+def pool_bytes(page: Page, serve: Serve) -> int:
+    """Bytes of the blocks of a layer when each user has a full context."""
     rows, length = rows_of_pass(serve)
     reading, decoding = _blocks(page, serve, length), _blocks(page, serve, 1)
     blocks = rows * reading + (serve.users - rows) * decoding

@@ -164,7 +164,8 @@ def test_a_model_in_place_of_its_name() -> None:
 
 def test_the_first_line_of_a_search_says_it_too() -> None:
     target, overrides = LLAMA
-    found = search_servers(target, overrides=overrides, context=4096, gpu="h100-80gb", gpus=1)
+    given = {"overrides": overrides, "context": 4096, "gpu": "h100-80gb", "gpus": 1}
+    found = search_servers(target, users=1, **given)
     first, _, how = str(found).splitlines()[0].rpartition("; ")
     assert first.endswith(" users, past the 2,048 tokens that the model was made for")
     assert how == "serves 1 user with answers of 2,048 tokens"

@@ -9,6 +9,7 @@ import pytest
 
 from torchfake import serve
 from torchfake.distributed import ServingPlan
+from torchfake.distributed.passes.attention import NOT_FUSED
 from torchfake.distributed.passes.capacity import SAMPLER_BYTES
 from torchfake.distributed.serving.curve import labels_of
 from torchfake.errors import DeviceError, InputsError, TargetError
@@ -73,8 +74,10 @@ def test_the_sampler_holds_the_logits_of_all_users() -> None:
 
 def test_attention_in_single_operators_is_fused_like_any_other(plan: ServingPlan) -> None:
     """Scores are tensors of the model then, and of no engine."""
-    eager = served(overrides=(*SMALL, "_attn_implementation=eager")).server.work.layers[0]
+    given = {"overrides": (*SMALL, "_attn_implementation=eager")}
+    eager = served(**given, engine="eager").server.work.layers[0]
     fused = plan.server.work.layers[0]
+    assert served(**given).server.work.layers[0] == fused
     assert fused.attention
     assert not eager.attention
     assert eager.pair_flops == pytest.approx(fused.pair_flops)
@@ -314,3 +317,19 @@ def test_a_gpu_without_tensor_cores_for_bf16_serves_in_fp16_with_fused_attention
     assert half.steady == old.steady
     eager = served(gpu="t4-16gb", context=4096, engine="eager")
     assert eager.memory.activations > old.memory.activations
+
+
+@pytest.mark.parametrize(
+    ("model", "fewer", "note"),
+    [("GptOssForCausalLM", True, False), ("Gemma2ForCausalLM", False, True), (None, False, False)],
+)
+def test_an_engine_stores_no_scores_or_a_note_says_that_they_are_counted(
+    model: str | None, fewer: bool, note: bool
+) -> None:
+    """Transformers runs attention with sinks, and with a cap, eagerly; engines fuse both."""
+    name = LLAMA if model is None else f"transformers:{model}"
+    given = {"overrides": ["num_hidden_layers=2"], "context": 4096, "gpu": "h100-80gb"}
+    engine, eager = (serve(name, engine=each, **given) for each in ("engine", "eager"))  # type: ignore[arg-type]
+    assert (engine.memory.activations < eager.memory.activations) == fewer
+    assert (NOT_FUSED in engine.notes) == note
+    assert NOT_FUSED not in eager.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -33,3 +34,25 @@ def test_autocast_to_the_dtype_of_the_parameters_is_a_warning() -> None:
         assert any(text.startswith(IDLE) for text in found.counted.warnings) == is_idle
         assert (IDLE in str(found)) == is_idle
         assert found.to_dict()["warnings"] == [*found.counted.warnings]
+
+
+def test_a_model_of_text_and_images_that_is_given_text_alone_says_so() -> None:
+    transformers = pytest.importorskip("transformers")
+    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+    heads = {"num_attention_heads": 2}
+    config = transformers.LlavaConfig(
+        text_config={"model_type": "llama", **text, **heads, "num_key_value_heads": 2},
+        vision_config={
+            "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 32,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+        },
+    )  # fmt: skip
+    with fake_mode():
+        model = transformers.LlavaForConditionalGeneration(config)
+        ids = torch.ones(1, 8, dtype=torch.long)
+    alone = estimate(model, {"input_ids": ids}, gpu="t4-16gb")
+    assert alone.counted.not_given == "images"
+    assert alone.to_dict()["not_given"] == "images"
+    assert ", seq 8, no images" in str(alone).splitlines()[0]
+    text_model = estimate(model.language_model, {"input_ids": ids})
+    assert text_model.counted.not_given == ""

@@ -7,6 +7,7 @@ Files, in reading order:
 
     rank_record   what a rank holds and does in a pass
     rank_work     finds that out in a run on fakes
+    attention     attention by kernels that store no scores
     equal_layers  layers that do what an earlier one does, which are not run again
     formats       how weights are stored, and at which rate they are multiplied
     engines       what serving engines reach, and what they add to each pass

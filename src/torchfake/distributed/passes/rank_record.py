@@ -91,6 +91,7 @@ class RankWork:
     hidden_size: int = 0  # of what layers pass on
     positions: Positions | None = None  # for how many tokens the model was made
     vocab_size: int = 0
+    is_fused: bool = True  # whether the run was with a fused kernel of attention
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:

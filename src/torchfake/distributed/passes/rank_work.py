@@ -22,6 +22,7 @@ from torch import nn
 
 from torchfake._core.gpu_profiles import AlikeGpus, CudaProfile
 from torchfake.distributed.layout import Layout
+from torchfake.distributed.passes.attention import is_fused
 from torchfake.distributed.passes.equal_layers import EqualLayers, cut, uncut
 from torchfake.distributed.passes.rank_record import LayerWork, Multiplied, RankWork, Sent, Weight
 from torchfake.distributed.ranks.mailboxes import Mailboxes
@@ -112,6 +113,7 @@ class _Seen(NamedTuple):
     positions: Positions | None
     vocab_size: int
     expanding: float  # FLOPs of attention over what is cached, as a multiple of those over prompts
+    is_fused: bool
 
     @staticmethod
     def of(module: nn.Module) -> _Seen:
@@ -128,8 +130,8 @@ class _Seen(NamedTuple):
             weights[name] = first.setdefault(id(tensor), own)
         config = config_of(module)
         vocab_size = getattr(config, "vocab_size", 0)
-        expanding = _expanding(config)
-        return _Seen(weights, config.hidden_size, positions_of(module), vocab_size, expanding)
+        known = config.hidden_size, positions_of(module), vocab_size
+        return _Seen(weights, *known, _expanding(config), is_fused(module))
 
 
 def _expanding(config: Any) -> float:
@@ -207,6 +209,7 @@ class _Reader:
             self._seen.hidden_size,
             self._seen.positions,
             self._seen.vocab_size,
+            self._seen.is_fused,
         )
 
     def _dtype(self) -> torch.dtype:

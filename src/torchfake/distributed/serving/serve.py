@@ -26,6 +26,7 @@ from torchfake._core.gpu_profiles import DEFAULT_PROFILE, CudaProfile
 from torchfake.distributed.layout import layout_of
 from torchfake.distributed.parallelize.mesh_axes import MeshAxes, axes_of, mesh_axes
 from torchfake.distributed.parallelize.tensor_parallel import SplitError
+from torchfake.distributed.passes.attention import NOT_FUSED, fuse_attention
 from torchfake.distributed.passes.capacity import UTILIZATION
 from torchfake.distributed.passes.engines import engine_named
 from torchfake.distributed.passes.formats import (
@@ -181,7 +182,8 @@ class Question:
         server = Server(work, machine, axes, self.serve, self.utilization, self.answer)
         of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
         in_fp16 = (f"in fp16: {gpu.name} has no tensor cores for bf16",) * has_no_bf16
-        notes = (*of_target, *in_fp16, *of_cache(self.serve.dtype_name, gpu))
+        own = (NOT_FUSED,) * (self.engine != "eager" and not work.is_fused)
+        notes = (*of_target, *in_fp16, *own, *of_cache(self.serve.dtype_name, gpu))
         return ServingPlan(self.text, server, self.users, shown_name(stored, work, gpu), notes)
 
     @property
@@ -211,7 +213,8 @@ class Question:
         if (layout, gpu) not in self.works:
             others = dict.fromkeys(map(self._run_on, self.gpus))
             new = [each for each in others if each != gpu and (layout, each) not in self.works]
-            found = _run(self.target, sizes, self._plain, [gpu, *new])
+            is_eager = self.engine == "eager"
+            found = _run(self.target, sizes, self._plain, [gpu, *new], is_eager)
             self.works.update({(layout, each): work for each, work in found.items()})
         return self.works[layout, gpu]
 
@@ -309,7 +312,11 @@ def _machine(gpu: CudaProfile, engine: str, stored: Format | None) -> Machine:
 
 
 def _run(
-    target: Target, sizes: Mapping[str, int], workload: Serve, gpus: Sequence[CudaProfile]
+    target: Target,
+    sizes: Mapping[str, int],
+    workload: Serve,
+    gpus: Sequence[CudaProfile],
+    is_eager: bool,
 ) -> dict[CudaProfile, RankWork]:
     """What a rank does, of a mesh of these sizes, on the first GPU and others that are alike."""
     strategy: Any = Strategy(sizes, precision="bf16", engine="inference") if sizes else None
@@ -318,10 +325,10 @@ def _run(
     else:
         layout = layout_of(strategy.mesh_shape, strategy.mesh_dim_names)
     whole = replace(workload, users=max(1, (workload.prefill or 1) // workload.prompt_length))
-    return rank_work(partial(_decoder, target), strategy, layout, whole, gpus)
+    return rank_work(partial(_decoder, target, is_eager), strategy, layout, whole, gpus)
 
 
-def _decoder(target: Target) -> nn.Module:
+def _decoder(target: Target, is_eager: bool) -> nn.Module:
     """Build the model, which has to be one that servers of text run."""
     module: Any = construct(target)
     generates = getattr(module, "can_generate", None)
@@ -336,4 +343,6 @@ def _decoder(target: Target) -> nn.Module:
         instead = "--serve CONTEXT,cache=dynamic tells the memory of its generate"
         instead = instead if takes_text else "--batch 1 tells the memory of a forward pass"
         raise InputsError(f"{target.name} has an encoder, and served are decoders: fit {instead}")
+    if not is_eager:
+        fuse_attention(module)
     return module  # type: ignore[no-any-return]

@@ -38,6 +38,7 @@ class Counted(NamedTuple):
     is_autocast_idle: bool = False  # whether the parameters have the dtype of autocast already
     denoises: bool = False  # whether a pipeline of diffusers runs the module once in each step
     other_format: str = ""  # of quantized weights, in the model's config: what was not counted
+    not_given: str = ""  # what the model takes beside text, and has not been given
 
     @property
     def does(self) -> str:
@@ -80,6 +81,7 @@ class Counted(NamedTuple):
             "global_batch": self.global_batch,
             "seq": self.seq,
             **({"other_format": self.other_format} if self.other_format else {}),
+            **({"not_given": self.not_given} if self.not_given else {}),
             "warnings": list(self.warnings),
         }
 
@@ -113,8 +115,23 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         trained=_trained_text(workload, step),
         denoises=not is_program and denoises(workload.module),
         other_format="" if step.weights else other,
+        not_given="" if is_program else _not_given(workload),
         is_autocast_idle=step.mode == "training" and _have_all(workload, autocast),
     )
+
+
+_BESIDE_TEXT = {"vision_config": "images", "audio_config": "audio"}
+"""What a part of a model takes, by its entry in the config."""
+
+
+def _not_given(workload: Workload) -> str:
+    """What a model of text and images or audio takes, where its inputs are text alone."""
+    config = getattr(workload.module, "config", None)
+    given = [name for name, each in workload.kwargs.items() if each is not None]
+    if workload.args or any(name.startswith(("pixel_", "input_feat")) for name in given):
+        return ""
+    parts = (what for key, what in _BESIDE_TEXT.items() if getattr(config, key, None) is not None)
+    return " or ".join(parts)
 
 
 def _trained_text(workload: Workload, step: Step) -> str:

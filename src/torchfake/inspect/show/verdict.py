@@ -234,6 +234,8 @@ def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str
     yield _batch(estimate) if batch is None else batch
     if counted.seq is not None:
         yield f"seq {counted.seq:,}"
+    if counted.not_given:
+        yield f"no {counted.not_given}"
     if step.decode is not None:
         prompt, new = step.decode
         yield f"a prompt of {prompt:,}, {new:,} new tokens"

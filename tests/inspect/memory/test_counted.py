@@ -54,5 +54,5 @@ def test_a_model_of_text_and_images_that_is_given_text_alone_says_so() -> None:
     assert alone.counted.not_given == "images"
     assert alone.to_dict()["not_given"] == "images"
     assert ", seq 8, no images" in str(alone).splitlines()[0]
-    text_model = estimate(model.language_model, {"input_ids": ids})
+    text_model = estimate(model.model.language_model, {"input_ids": ids})
     assert text_model.counted.not_given == ""

@@ -21,12 +21,16 @@ def fuse_attention(module: Any) -> None:
     """
     text = module.config.get_text_config()
     has_softcap = getattr(text, "attn_logit_softcapping", None) is not None  # torch's has none
-    if module.config._attn_implementation == "eager" and not has_softcap:
-        if getattr(module, "_supports_attention_backend", False):
-            module.config._attn_implementation = "sdpa"
+    if module.config._attn_implementation == "eager" and _looks_up(module) and not has_softcap:
+        module.config._attn_implementation = "sdpa"
 
 
 def is_fused(module: Any) -> bool:
     """Whether a model runs with a fused kernel of attention."""
     own = getattr(module.config, "_attn_implementation", "eager")
-    return own != "eager" and bool(getattr(module, "_supports_attention_backend", False))
+    return own != "eager" and _looks_up(module)
+
+
+def _looks_up(module: Any) -> bool:
+    """Whether a model looks its attention up by the name in its config."""
+    return bool(getattr(module, "_supports_attention_backend", False))

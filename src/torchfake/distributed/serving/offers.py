@@ -49,8 +49,13 @@ class Offer:
     def costs_as_much_as(self, other: Offer) -> bool:
         """Whether it costs as much as one that costs no more; tokens, within their error."""
         (is_free, own), (other_is_free, least) = self.cost, other.cost
-        error = (other.plan.errors or {}).get("tokens_per_second", 0.0) * self.is_filled
+        error = other.throughput_error * self.is_filled
         return is_free == other_is_free and own <= least * (1 + error)
+
+    @property
+    def throughput_error(self) -> float:
+        """The error of its tokens per second, as a share; 0 if none is known."""
+        return (self.plan.errors or {}).get("tokens_per_second", 0.0)
 
     @property
     def is_sure(self) -> bool:

@@ -160,13 +160,13 @@ def _users_text(found: ServingSearch) -> str:
 
 
 def _error(offer: Offer) -> str:
-    return f"{100 * (offer.plan.errors or {}).get('tokens_per_second', 0):.0f} %"
+    return f"{100 * offer.throughput_error:.0f} %"
 
 
 def _is_alike(first: Offer, second: Offer) -> bool:
     """Whether prices of tokens differ by less than the error of throughput."""
-    error = (first.plan.errors or {}).get("tokens_per_second", 0.0)
-    return bool(second.price) and (first.price or 0.0) / (second.price or 1.0) - 1 < error
+    ratio = (first.price or 0.0) / (second.price or 1.0)
+    return bool(second.price) and ratio - 1 < first.throughput_error
 
 
 def _notes_of_others(found: ServingSearch, answer: Offer) -> Iterator[Line]:

@@ -138,9 +138,10 @@ def with_changes(found: ServingSearch, ways: Ways, question: Question) -> Servin
     """
     answer, tried = found.answer, list[tuple[str, Offer]]()
     if answer is not None:
-        is_of_gpus = answer.hourly is None and not ways.fills
-        least = answer.num_gpus - 1 if is_of_gpus else max(ways.most.values())
-        fewer = replace(ways, most={kind: min(least, n) for kind, n in ways.most.items()})
+        fewer = ways
+        if answer.hourly is None and not ways.fills:  # what costs less has fewer GPUs
+            least = answer.num_gpus - 1
+            fewer = replace(ways, most={kind: min(least, n) for kind, n in ways.most.items()})
 
         def is_cheaper(offer: Offer) -> bool:
             return offer.cost < answer.cost

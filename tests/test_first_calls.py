@@ -109,7 +109,7 @@ TAUGHT: dict[str, tuple[Callable[[], Any], str]] = {
     "a tensor": (lambda: materialize_module(large()), "materialize_tensor"),
     "estimate, needs inputs": (lambda: estimate(NET), "give its inputs after the module"),
     "check, needs inputs": (lambda: check(NET), "give its inputs after the module"),
-    "example_inputs, name": (lambda: example_inputs("gpt2"), "build it, or on the"),
+    "example_inputs, name": (lambda: example_inputs("gpt2"), "or on the command line"),
     "example_inputs, config": (lambda: example_inputs(CONFIG), "from_config(config)"),
 }
 

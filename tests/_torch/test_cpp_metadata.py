@@ -84,3 +84,9 @@ def test_operators_without_a_meta_kernel() -> None:
     assert cpp_metadata.has_meta_kernel(aten.linear.default)  # composed
     assert not cpp_metadata.has_meta_kernel(aten.mode.values)
     assert not cpp_metadata.has_meta_kernel(aten.geqrf.a)
+
+
+def test_operators_with_a_kernel_of_the_cpu() -> None:
+    assert cpp_metadata.has_kernel_of_cpu(aten.bmm.default)
+    assert not cpp_metadata.has_kernel_of_cpu(aten.linear.default)  # composed
+    assert not cpp_metadata.has_kernel_of_cpu(aten.zeros_like.default)  # one for all devices

@@ -146,3 +146,21 @@ def test_operators_with_derivatives_for_one_device() -> None:
     assert dispatch_keys.own_autograd_key(operator, "cuda") is None
     with torch.inference_mode():
         assert dispatch_keys.own_autograd_key(operator, "cpu") is None
+
+
+def test_writes_that_only_the_operators_in_a_kernel_count() -> None:
+    """A kernel in Python counts them by what it calls; for torch's operators autograd does."""
+
+    def doubled(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    library = torch.library.Library("test_counted_writes", "DEF")
+    library.define("doubled_(Tensor(a!) x) -> ()")
+    library.impl("doubled_", doubled, "CPU")
+    operator = torch.ops.test_counted_writes.doubled_.default
+    assert dispatch_keys.counts_writes_in_python(operator)
+    x = torch.ones(2)
+    operator(x)
+    assert x._version == 1
+    assert not dispatch_keys.counts_writes_in_python(aten.mul_.Tensor)
+    assert not dispatch_keys.counts_writes_in_python(aten.bmm.default)

@@ -41,6 +41,12 @@ def test_is_decomposed_in_cpp() -> None:
     assert not kernels.is_decomposed_in_cpp(aten.silu_backward.default)  # a kernel for each device
 
 
+def test_operators_with_a_kernel_for_each_device() -> None:
+    assert kernels.has_kernels_of_devices(aten.bmm.default)
+    assert not kernels.has_kernels_of_devices(aten.linear.default)  # composed
+    assert not kernels.has_kernels_of_devices(aten.zeros_like.default)  # one for all devices
+
+
 def test_is_noted_in_parts() -> None:
     """The base of ``mT`` is noted when it is decomposed, that of ``chunk`` as a whole."""
     assert kernels.records_bases_in_parts(torch.ops.aten.mT.default)

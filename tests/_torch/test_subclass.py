@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from torchfake import FakeTensor, fake_like, fake_mode
 from torchfake._core import devices
@@ -36,6 +37,30 @@ def test_no_subclass_functions() -> None:
     assert torch.neg(loud) == "loud"
     with subclass.no_subclass_functions():
         assert isinstance(torch.neg(loud), torch.Tensor)
+
+
+def test_no_torch_functions() -> None:
+    """Neither arguments nor modes see the call; with subclasses alone turned off, a mode does."""
+
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *args: object, **kwargs: object) -> str:
+            return "loud"
+
+    class Deaf(TorchFunctionMode):
+        def __torch_function__(self, *args: object, **kwargs: object) -> str:
+            return "deaf"
+
+    loud = torch.ones(2).as_subclass(Loud)
+    assert not subclass.is_function_mode_on()
+    with Deaf():
+        assert subclass.is_function_mode_on()
+        with subclass.no_subclass_functions():
+            assert torch.neg(loud) == "deaf"
+        with subclass.no_torch_functions():
+            assert isinstance(torch.neg(loud), torch.Tensor)
+        assert torch.neg(loud) == "deaf"
+    assert torch.neg(loud) == "loud"
 
 
 def test_builtin_methods() -> None:

@@ -26,7 +26,7 @@ def test_fit(run: Run) -> None:
     code, out, err = run("fit", *SMALL, *options, *gpus)
     assert (code, err) == (0, "")
     assert out.startswith("fits ")
-    assert " yes, on all " in out.splitlines()[0]
+    assert " yes, on each of " in out.splitlines()[0]
     assert out.splitlines()[0].endswith(
         "; training with adamw in fp32, batch 10,000 per GPU, global batch 10,000, seq 32"
     )

@@ -149,7 +149,7 @@ def test_an_icicles_children_do_not_outgrow_their_parent() -> None:
     ("row", "answer", "counted"),
     [
         ("yes: 3 GB reserved; training in bf16", "Fits: 3 GB reserved.", "Training in bf16."),
-        ("yes, on all 5 GPUs; inference", "Fits on all 5 GPUs.", "Inference."),
+        ("yes, on each of 5 GPUs; inference", "Fits on each of 5 GPUs.", "Inference."),
         ("tight, by freeing cached blocks: 3 GB", "May fit, tightly, by freeing cached blocks: 3 GB.", ""),
         ("no: 3 GB missing", "Does not fit: 3 GB missing.", ""),
         ("no, on none of 5 GPUs", "Fits on none of 5 GPUs.", ""),

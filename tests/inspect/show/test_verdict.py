@@ -72,7 +72,7 @@ def test_of_several_gpus() -> None:
     assert f"; {does}, batch 1,500,000 per GPU" in first_line(large)
     several = fit(found, "t4-16gb", "h100-80gb", vary=None)
     assert first_line(several) == (
-        f"fits yes, on all 2 GPUs; {does}, batch 8 per GPU, global batch 8"
+        f"fits yes, on each of 2 GPUs; {does}, batch 8 per GPU, global batch 8"
     )
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
         f"fits no, on none of 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "

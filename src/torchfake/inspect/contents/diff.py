@@ -75,7 +75,11 @@ class Diff(Record):
             (num_distinct(self.only_b), "only in B"),
             (num_distinct(self.changed), "in both and different"),
         )
-        parts = [f"{number:,} {where}" for number, where in numbers if number]
+        found = [(number, where) for number, where in numbers if number]
+        parts = [
+            f"{number:,} {where}" if i else f"{number_text(number, 'tensor')} {where}"
+            for i, (number, where) in enumerate(found)
+        ]
         renamed = "" if self.prefix is None else self.prefix.text
         if not parts and self.config:
             return f"the same {alike} but for {renamed}; {changes_text(self.config)}"
@@ -151,7 +155,7 @@ def diff(
     >>> def mlp(width):
     ...     return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 4))
     >>> print(diff(mlp(8), mlp(16)))
-    different: 3 in both and different; 1 alike
+    different: 3 tensors in both and different; 1 alike
     <BLANKLINE>
     A  Sequential  76 values   304 B  4 tensors
     B  Sequential  148 values  592 B  4 tensors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torchfake._core.gpu_profiles import CUDA, CudaProfile, profiles, usual_profiles
 from torchfake.inspect.contents.schemes import SCHEMES
@@ -30,8 +30,10 @@ STATE_BYTES = 16
 moments, each in float32 (the same number as in ZeRO, Rajbhandari et al. 2020)."""
 
 
-def headline(summary: Summary, quantized: Weights | None = None) -> str:
-    """``2.7B params | 10.8 GB fp32 | smallest of 15 common GPUs for the weights: t4-16gb``."""
+def headline(summary: Summary, quantized: Weights | None = None, *, with_gpu: bool = True) -> str:
+    """``2.7B params | 10.8 GB fp32 | smallest of 15 common GPUs for the weights: t4-16gb``; the GPU
+    is left out above the memory of a step, which may need a larger one.
+    """
     size = summary.tree.size
     active = summary.active
     used = "" if active is None else f" ({count_text(active.num_parameters)} active)"
@@ -44,20 +46,31 @@ def headline(summary: Summary, quantized: Weights | None = None) -> str:
     if quantized is not None:
         size_text = f"{compared_bytes(quantized.num_bytes)} {quantized.scheme}"
         parts.append(f"{size_text}{in_part(quantized)}")
-    weights = size.parameter_bytes + size.buffer_bytes
+    return " | ".join([*parts, *(_gpus_of_weights(summary, quantized) if with_gpu else ())])
+
+
+def _gpus_of_weights(summary: Summary, quantized: Weights | None) -> Iterator[str]:
+    """Whether the weights fit on the GPU of the summary, or else the smallest GPU for them."""
+    weights = summary.tree.size.parameter_bytes + summary.tree.size.buffer_bytes
     if summary.gpu is not None:
         fit = "fit" if weights <= summary.gpu.total_memory - RESERVED_BYTES else "do not fit"
-        parts.append(f"the weights {fit} on {summary.gpu.name}")
-    elif size.parameter_bytes >= LEAST_BYTES:
-        held = weights if quantized is None else quantized.num_bytes
-        of = "the weights" if quantized is None else f"the {quantized.scheme} weights"
-        scheme = None if quantized is None else SCHEMES.get(quantized.scheme)
-        needs = (0, 0) if scheme is None else scheme.least_capability
-        found = gpus_for(held, needs)
-        among = usual_profiles()
-        which = f"smallest of {len(among)} common GPUs" if found in among else "GPUs"
-        parts.append(f"{which} for {of}: {found}")
-    return " | ".join(parts)
+        yield f"the weights {fit} on {summary.gpu.name}"
+    elif summary.tree.size.parameter_bytes >= LEAST_BYTES:
+        held = (weights,) if quantized is None else (quantized.num_bytes, quantized.scheme)
+        yield _smallest_for(*held)
+
+
+def _smallest_for(num_bytes: int, scheme: str = "") -> str:
+    """``smallest of 15 common GPUs for the weights: t4-16gb``, and why not a smaller one where the
+    kernels of a scheme do not run on that.
+    """
+    what = " ".join(filter(None, ("the", scheme, "weights")))
+    needs = SCHEMES[scheme].least_capability if scheme in SCHEMES else (0, 0)
+    found, among = gpus_for(num_bytes, needs), usual_profiles()
+    which = f"smallest of {len(among)} common GPUs" if found in among else "GPUs"
+    is_larger = found != gpus_for(num_bytes)
+    why = f" ({scheme} kernels need compute capability {'.'.join(map(str, needs))})" * is_larger
+    return f"{which} for {what}: {found}{why}"
 
 
 def training_lines(summary: Summary) -> list[Line]:

@@ -52,7 +52,7 @@ def step_lines(found: Estimate, fit: Fit | None = None, which: str = "") -> Iter
     remedy = ", which has none; example_inputs(..., labels=True) or loss= gives another one"
     yield "loss", found.loss and found.loss + remedy * (found.loss == SUM_OF_OUTPUT)
     yield "warning", found.counted.warnings
-    yield "peak", _peak_text(found)
+    yield "peak", peak_text(found)
     yield from ((f"  {name}", bytes_text(n)) for name, n in found.peak.by_category.items())
     yield "model", _model_text(found)
     yield from _serving_lines(found)
@@ -133,7 +133,8 @@ def _reserved_text(found: Estimate, fit: Fit | None) -> str:
     return f"{text}, {bytes_text(more)} more than the peak" if more > 0 else text
 
 
-def _peak_text(found: Estimate) -> str:
+def peak_text(found: Estimate) -> str:
+    """The peak of a step, and where it is reached."""
     peak, size = found.peak, bytes_text if found.gpu is None else compared_bytes
     where = f", in {peak.module}" if peak.module else ""
     return f"{size(peak.num_bytes)} {phase_text(peak.phase)}{where}{peak.op and f', {peak.op}'}"

@@ -31,7 +31,7 @@ from torchfake.inspect.records.units import (
 )
 from torchfake.inspect.show.headline import headline, next_commands, training_lines
 from torchfake.inspect.show.rows import VERDICT, Block, Column, Line, Row, as_lines, table
-from torchfake.inspect.show.step_lines import active_text, step_block, step_lines
+from torchfake.inspect.show.step_lines import active_text, peak_text, step_block, step_lines
 from torchfake.inspect.show.step_time import launches_note, untimed_note
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
@@ -153,24 +153,32 @@ def _(found: Summary, *, depth: int | None = None) -> list[Block]:
 def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
     summary = found.summary
     lines = *totals(summary), *quantized_lines(found.weights), *costs(found)
-    heading = Block(heading=headline(summary, found.weights))
-    memory = [] if found.memory is None else _memory(found.memory, says_inputs=False)
-    return [heading, *tree_blocks(summary, depth), as_lines(lines), *memory]
+    of_model = *tree_blocks(summary, depth), as_lines(lines)
+    memory = found.memory
+    if memory is None:
+        return [Block(heading=headline(summary, found.weights)), *of_model]
+    heading = Block(heading=headline(summary, found.weights, with_gpu=False))
+    estimate = memory if isinstance(memory, Estimate) else memory.shown
+    answer = verdict_lines(memory) or [("peak", peak_text(estimate))]
+    return [heading, as_lines(answer), *of_model, *_memory(memory, of_model=True)]
 
 
 @shown.register(Estimate)
 @shown.register(Fits)
 def _(found: Estimate | Fits, *, depth: int | None = None) -> list[Block]:
-    return _memory(found, says_inputs=True)
+    return _memory(found)
 
 
-def _memory(found: Estimate | Fits, *, says_inputs: bool) -> list[Block]:
-    """The blocks about the memory of a step; `says_inputs`: also which inputs were generated."""
+def _memory(found: Estimate | Fits, *, of_model: bool = False) -> list[Block]:
+    """The blocks about the memory of a step; `of_model`: below those about a model, which have said
+    whether it fits and which inputs were generated.
+    """
     estimate, fit = (found, None) if isinstance(found, Estimate) else (found.shown, found.shown_fit)
-    inputs = [("input", generated_inputs(estimate.subject.kwargs))] * says_inputs
+    inputs = [] if of_model else [("input", generated_inputs(estimate.subject.kwargs))]
+    verdict = [] if of_model else verdict_lines(found)
     which = which_shown(found) if isinstance(found, Fits) and len(found) > 1 else ""
-    notes = [("note", found.notes)] if isinstance(found, Fits) and says_inputs else []
-    lines = *verdict_lines(found), *inputs, *step_lines(estimate, fit, which), *notes
+    notes = [("note", found.notes)] if isinstance(found, Fits) and not of_model else []
+    lines = *verdict, *inputs, *step_lines(estimate, fit, which), *notes
     step = step_block(estimate.peak, lines)
     return [step] if isinstance(found, Estimate) else [step, *_fits(found)]
 

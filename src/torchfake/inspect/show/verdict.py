@@ -76,7 +76,7 @@ def verdict_on_several(
         time = time_in_short(estimate)
         return f"{verdict_text(fits[0], counted, time, is_quantized=is_quantized)}{remedy}"
     if [fit.verdict for fit in fits] == ["yes"] * len(gpus):
-        return f"yes, on all {_number_of(gpus)}; {counted}"
+        return f"yes, on each of {_number_of(gpus)}; {counted}"
     answer, where = _answer(fits, gpus)
     answer += UNQUANTIZED * (answer == "no" and not is_quantized)
     return f"{answer}, on {where}; {counted}{remedy}"

@@ -84,6 +84,8 @@ def test_the_first_line_says_what_was_counted(run: Run) -> None:
         assert re.search(line, out)
         code, out, _ = run("inspect", *SMALL, *options[:-2], *given)
         assert re.search(line, out)
+        assert out.splitlines()[2].startswith("fits  yes: ")  # above the model
+        assert "\npeak  " in run("inspect", *SMALL, *given, "--batch", "4")[1]
     code, out, _ = run("fit", *SMALL, *options, "--train", "--json")
     said = json.loads(out)["estimate"]
     assert said["optimizer"] == "adamw"

@@ -9,6 +9,7 @@ from torch import nn
 from torchfake import fake_mode
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect import summary
+from torchfake.inspect.contents.weights import weights
 from torchfake.inspect.memory.fit import RESERVED_BYTES
 from torchfake.inspect.show.headline import gpus_for, headline, num_gpus, training_bytes
 
@@ -27,6 +28,16 @@ def test_of_a_gpu_that_is_named_it_says_whether_the_weights_fit() -> None:
     for found in (summary(large, gpu="t4"), summary(large, x, gpu="t4")):
         assert headline(found).endswith(" fp32 | the weights do not fit on Tesla T4")
     assert headline(summary(linear(4), gpu="t4")).endswith("| the weights fit on Tesla T4")
+
+
+def test_kernels_that_the_smallest_gpu_lacks_are_named() -> None:
+    large = linear(1 << 14)
+    said = headline(summary(large), weights(large, "int4"))
+    assert said.endswith(
+        " for the int4 weights: a10-24gb (int4 kernels need compute capability 8.0)"
+    )
+    assert headline(summary(large), weights(large, "nf4")).endswith(" nf4 weights: t4-16gb")
+    assert headline(summary(large), with_gpu=False) == "268M params | 1.07 GB (1.00 GiB) fp32"
 
 
 def test_gpus_are_those_with_room_for_the_weights_and_the_states() -> None:

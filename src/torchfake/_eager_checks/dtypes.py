@@ -118,7 +118,8 @@ def _try_kernel(call: Call) -> None:
             if num_elements_on_meta(call, Cut()) is None:
                 return  # eager compares sizes first, and the meta kernel will
             raise error
-    _num_trials[key] = _num_trials.get(key, 0) + 1
+    if num_elements_on_meta(call, Cut()) is not None:  # else it is refused, and says nothing
+        _num_trials[key] = _num_trials.get(key, 0) + 1
 
 
 _WRITES_NUMBER = frozenset(

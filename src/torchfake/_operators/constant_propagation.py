@@ -100,7 +100,7 @@ def propagate_values(call: Call, result: Any) -> None:
         return
     if not written and _is_of_nothing(call, new):
         return
-    if modes.is_recording() or (call.traits.is_random and is_recorded(call)):
+    if modes.is_recording() or (call.traits.is_random and _is_drawn_elsewhere(call)):
         for fake in written:
             fake._fake_storage.value = None
         return
@@ -118,6 +118,11 @@ def propagate_values(call: Call, result: Any) -> None:
         return
     for fake in written:
         fake._fake_storage.value = None
+
+
+def _is_drawn_elsewhere(call: Call) -> bool:
+    """Whether a draw is recorded, or is one of several that are counted as one."""
+    return modes.thread.skips_draws_as_one or is_recorded(call)
 
 
 def _is_of_nothing(call: Call, new: list[FakeTensor]) -> bool:

@@ -120,13 +120,14 @@ def draw_lazily(call: Call, fake: Any) -> bool:
 
 def draw_whole_lazily(fill: Any, args: Args) -> bool:
     """:func:`draw_lazily` for a fill of a plain fake of few floats on the CPU, the first argument.
-    Return False, with no effect, if the fake does not cover its storage, or the fill is recorded.
+    Return False, with no effect, if the fake does not cover its storage, or the fill is recorded or
+    counted with others.
     """
     storage, record = args[0]._fake_storage, args[0]._fake_meta
     size = record.num_bytes
     if storage.num_bytes != size or storage.deferred or modes.is_recording():
         return False
-    if modes.is_in_recorded_initializer():
+    if modes.is_in_recorded_initializer() or modes.thread.skips_draws_as_one:
         return False
     lazy = lazy_generators.position().lazy_generator()
     storage.value = drawn = LazyDraw(lazy, size)

@@ -38,7 +38,9 @@ def with_strides_of_eager(func: Any, kernel: _Kernel, device_type: str) -> _Kern
         def each(meta: Any) -> Any:
             if type(meta) is not torch.Tensor or _is_of_arguments(meta, args):
                 return meta
-            strides = rule(func, args, kwargs, tuple(meta.shape))
+            is_cast = device_type == "cpu" and casts_all(args, meta)
+            given = copied(args) if is_cast else args
+            strides = rule(func, given, kwargs, tuple(meta.shape))
             if strides is None or strides == meta.stride():
                 return meta
             return torch.empty_strided(meta.shape, strides, dtype=meta.dtype, device=META)
@@ -64,6 +66,22 @@ def as_cast_on_cpu(args: Any) -> Any:
         _copied(arg) if isinstance(arg, torch.Tensor) and arg.dtype != common else arg
         for arg in args
     )
+
+
+def casts_all(args: Any, made: Any) -> bool:
+    """Whether an elementwise operator computes in a dtype that none of its tensors has, as floats
+    of integers: the CPU casts them first. Truth values and parts of complex numbers are no such
+    dtype.
+    """
+    if not isinstance(made, torch.Tensor) or made.dtype == torch.bool:
+        return False
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return all(t.dtype != made.dtype and not t.is_complex() for t in tensors)
+
+
+def copied(args: Any) -> Any:
+    """The arguments, with tensors that lie as copies of them do."""
+    return tuple(_copied(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

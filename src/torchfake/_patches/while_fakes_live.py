@@ -15,9 +15,11 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+import torch
+
 from torchfake._core import living
 from torchfake._operators.higher_order import kernels
-from torchfake._patches import compiled
+from torchfake._patches import compiled, wrapper_devices
 from torchfake._patches.patch import Patch, PatchSet
 from torchfake._patches.sources import safetensors_files
 from torchfake._tensor import gradient_devices
@@ -31,6 +33,7 @@ replacements: dict[str, Callable[[], Iterable[Replacement]]] = {
     "torch": lambda: [
         subclass.traced_by_make_fx(lambda cls: issubclass(cls, FakeTensor)),
         higher_order.trees_in_cond(kernels.is_for_fakes),
+        (torch, "get_device", wrapper_devices.index_of_fakes),
         *gradient_devices.replacements(),
     ],
     distributed_patches.DTENSORS: distributed_patches.devices_of_shards,

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torchfake._core import devices, modes
 from torchfake._patches.patch import Patch, replacing
 from torchfake._tensor.attention import scaled_dot_product_attention
+from torchfake._tensor.fake_tensor import FakeTensor
 from torchfake._tensor.method_arguments import encode_target
 from torchfake._tensor.torch_function import override_switch
 from torchfake._torch import backends, subclass
@@ -130,7 +131,13 @@ _REPORTED: dict[str, Any] = {
 PATCHES = [Patch(torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass)]
 
 
-# Functions that ask a DTensor for its device in C++.
+# Functions that ask a tensor for its device in C++.
+
+
+@replacing
+def index_of_fakes(original: Any, input: Any) -> Any:
+    """``torch.get_device``, for which a fake is on the device that carries it."""
+    return input.get_device() if isinstance(input, FakeTensor) else original(input)
 
 
 @replacing

@@ -141,3 +141,30 @@ def test_versions_of_numbers_that_are_drawn_again(size: int, bounds: tuple[float
     if size > 64:  # else the numbers decide whether any is drawn again
         deferred = deferred_init(build)
         assert deferred._version == materialize_tensor(deferred)._version == eager
+
+
+PARTS = {
+    "each second": lambda: torch.empty(30)[::2],
+    "a part": lambda: torch.empty(30)[:20],
+    "a column": lambda: torch.empty(40, 40)[:, 3],
+    "rows": lambda: torch.empty(6, 18)[:, ::2],
+    "of zeros": lambda: torch.zeros(30)[::2],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "bounds", [(0.0, 1.0, -2.0, 2.0), (0.0, 0.02, -2.0, 2.0), (0.0, 1.0, -1, 1)]
+)
+def test_truncated_normals_in_a_part_of_a_storage(part: str, bounds: tuple[float, ...]) -> None:
+    """Their values are not kept, and what follows is drawn from where eager draws it."""
+
+    def program() -> list[int]:
+        torch.manual_seed(0)
+        for _ in range(2):
+            torch.nn.init.trunc_normal_(PARTS[part](), *bounds)
+        return [*torch.randint(1000, (3,)).tolist(), *torch.get_rng_state().tolist()]
+
+    eager = program()
+    with fake_mode():
+        assert program() == eager

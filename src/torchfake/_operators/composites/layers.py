@@ -78,11 +78,13 @@ def native_group_norm_backward(
 def native_channel_shuffle(
     redispatch: Callable[..., Any], tensor: torch.Tensor, groups: int
 ) -> Any:
-    """Channel shuffle on the CPU, whose kernel keeps the memory format. C++ would decompose it."""
-    result = redispatch(tensor, groups)
+    """Channel shuffle on the CPU, whose kernel makes a copy and keeps the memory format. C++ would
+    decompose it into views, of which some are copied.
+    """
     if tensor.device.type != "cpu":
-        return result
-    return result.contiguous(memory_format=kernels.memory_format_of(tensor))
+        return redispatch(tensor, groups)
+    memory_format = kernels.memory_format_of(tensor)
+    return redispatch(tensor, groups).clone(memory_format=memory_format)
 
 
 def max_pool1d(

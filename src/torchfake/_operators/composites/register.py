@@ -66,5 +66,18 @@ def register_kernels() -> None:
     register(aten._pad_packed_sequence.default, sequences.pad_packed_sequence)
 
 
+def register_kernels_of_scripts() -> None:
+    """Register the kernels that only TorchScript needs: ``to`` takes ten times as long with one."""
+    key = dispatch_keys.WRAPPER_KEY
+    if not key.has_kernel(aten.to.device):
+        key.before_use(_register_moves)
+        key.prepare()
+
+
+def _register_moves() -> None:
+    for overload in (aten.to.dtype_layout, aten.to.device):
+        dispatch_keys.WRAPPER_KEY.register(overload, tensors.moved)
+
+
 dispatch_keys.WRAPPER_KEY.before_use(register_kernels)
 views.install()

@@ -24,6 +24,7 @@ from torchfake._tensor import known_values
 from torchfake._tensor.attention import scaled_dot_product_attention
 from torchfake._tensor.classes import modes_by_kind
 from torchfake._tensor.fake_tensor import FakeTensor, fake_copy, is_deferred_fake
+from torchfake._tensor.method_arguments import encode_target
 from torchfake._torch import dispatcher, subclass
 from torchfake._unknown_values import assumptions
 
@@ -124,11 +125,21 @@ def set_to_source(
     redispatch: Callable[..., Any],
     tensor: torch.Tensor,
     source: torch.Tensor,
+    offset: int,
     *view: Any,
     **named: Any,
 ) -> Any:
-    """``set_`` to a view of another tensor's memory: C++ would use the wrapper's empty storage."""
-    return tensor.set_(source.untyped_storage(), *view, **named)
+    """``set_`` to a view of another tensor's memory, at an offset from where that tensor begins:
+    C++ would use the wrapper's empty storage.
+    """
+    start = source.storage_offset() + offset
+    return tensor.set_(source.untyped_storage(), start, *view, **named)
+
+
+def moved(redispatch: Callable[..., Any], tensor: torch.Tensor, *target: Any, **named: Any) -> Any:
+    """``to``, where C++ compares devices: ``cpu()`` in TorchScript does not name the carrier."""
+    args, named = encode_target(target, named)
+    return redispatch(tensor, *args, **named)
 
 
 def one_hot(redispatch: Callable[..., Any], classes: torch.Tensor, num_classes: int = -1) -> Any:

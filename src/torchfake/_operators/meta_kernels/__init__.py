@@ -15,7 +15,7 @@ Its files, in reading order:
     losses          losses, gradients, optimizer steps
     elementwise     elementwise operators, histograms, moved and rounded elements
     linear_algebra  decompositions, products
-    draws           random numbers
+    factories       random numbers, ranges
     cuda            operators that only CUDA has, or whose results differ there
     counted         operators whose results have a length that depends on values
 """

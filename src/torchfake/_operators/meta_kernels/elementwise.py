@@ -210,7 +210,7 @@ def roll(input: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:  # t
     if not shifts:
         raise RuntimeError("`shifts` required")
     if not dims and len(shifts) == 1:
-        return input.new_empty(input.shape)
+        return input.new_empty(input.shape) if input.numel() or input.dim() > 1 else input.clone()
     if len(shifts) != len(dims):
         lengths = f"shifts: {len(shifts)}, dims:{len(dims)}"
         raise RuntimeError(f"shifts and dimensions must align. {lengths}")
@@ -264,8 +264,7 @@ def _refusing_empty(func: Any) -> MetaKernel:
                 "input.numel() == 0. Specify the reduction dim with the 'dim' argument."
             ),
         )
-        result: Tensor = func(input)
-        return result
+        return func(input)  # type: ignore[no-any-return]
 
     return kernel
 
@@ -282,8 +281,7 @@ def _refusing_empty_dim(func: Any) -> MetaKernel:
             raise IndexError(
                 f"median(): Expected reduction dim {dim % input.dim()} to have non-zero size."
             )
-        result: tuple[Tensor, Tensor] = func(input, dim, keepdim)
-        return result
+        return func(input, dim, keepdim)  # type: ignore[no-any-return]
 
     return kernel
 
@@ -292,24 +290,31 @@ for _func in (aten.median.dim, aten.nanmedian.dim):
     register_meta_kernel(_func)(_refusing_empty_dim(_func))
 
 
-@register_meta_kernel(aten.arange.out, aten.arange.start_out)
-def arange_into(*numbers: Any, out: Tensor) -> Tensor:
-    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
-    size = torch.arange(*numbers, dtype=out.dtype, device="meta").shape
-    return out if out.numel() == size.numel() else out.resize_(size)
+@register_meta_kernel(aten.nansum.default)
+def nansum(input: Tensor, dim: Any = None, *args: Any, **options: Any) -> Tensor:
+    """aten/src/ATen/native/ReduceOps.cpp: no dims are all of them."""
+    return aten.nansum.default(input, dim or None, *args, **options)  # type: ignore[no-any-return]
 
 
-@register_meta_kernel(
-    *(
-        getattr(packet, name)
-        for packet in (aten.linspace, aten.logspace)
-        for name in packet.overloads()
-        if "out" in name
-    )
-)
-def steps_into(_start: Any, _end: Any, steps: int, _base: float = 10.0, *, out: Tensor) -> Tensor:
-    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
-    return out if out.numel() == steps else out.resize_(steps)
+@register_meta_kernel(aten.logsumexp.default)
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """The same file: the largest element, without dims, is added to a result that has dims."""
+    if not dim and input.dim() and input.numel() and not keepdim:
+        ones = [1] * input.dim()
+        raise RuntimeError(f"output with shape [] doesn't match the broadcast shape {ones}")
+    return aten.logsumexp.default(input, dim, keepdim)  # type: ignore[no-any-return]
+
+
+@register_meta_kernel(aten.isin.Scalar_Tensor)
+def isin(_number: Any, test_elements: Tensor, **_options: Any) -> Tensor:
+    """aten/src/ATen/native/TensorCompare.cpp: the kernel makes a tensor of the number."""
+    return test_elements.new_empty((), dtype=torch.bool)
+
+
+@register_meta_kernel(aten.nan_to_num_.default)
+def nan_to_num_(input: Tensor, *_numbers: Any) -> Tensor:
+    """aten/src/ATen/native/UnaryOps.cpp: of any dtype; torch's Python refuses complex numbers."""
+    return input
 
 
 # Floats that are rounded to the grid of an integer dtype, and stay floats: each result is

@@ -20,8 +20,8 @@ def _register_ours() -> None:
     from torchfake._operators.meta_kernels import (  # noqa: F401
         convolutions,
         cuda,
-        draws,
         elementwise,
+        factories,
         layers,
         linear_algebra,
         losses,

@@ -88,10 +88,14 @@ def _replace(func: Any, device_type: str, ours: Kernel, *args: Any, **kwargs: An
 
 
 def _begin(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
-    if device_type == "cpu" and torch.Tag.pointwise in func.tags:
+    casts = device_type == "cpu" and torch.Tag.pointwise in func.tags
+    if casts:
         args = result_strides.as_cast_on_cpu(args)
     with dispatcher.with_parts_seen_by(_Parts(device_type, func._schema.name)):
-        return cpp_metadata.begin_structured(func, args, kwargs)
+        made = cpp_metadata.begin_structured(func, args, kwargs)
+        if casts and result_strides.casts_all(args, made):
+            made = cpp_metadata.begin_structured(func, result_strides.copied(args), kwargs)
+        return made
 
 
 def _compose(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:

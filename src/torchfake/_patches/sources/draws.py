@@ -13,6 +13,7 @@ import torch
 
 from torchfake._core import modes
 from torchfake._operators import random_values
+from torchfake._operators.constant_propagation import covers_storage
 from torchfake._patches.patch import Patch, replacing, replacing_in_modes
 from torchfake._random import lazy_generators, mt19937, recorded_draws
 from torchfake._recording import generator_sync
@@ -76,7 +77,7 @@ def _rejecting(
     if modes.current() is None or not isinstance(tensor, FakeTensor):
         return original(tensor, *bounds, generator=generator)
     is_recorded = modes.is_recording() or is_deferred_fake(tensor)
-    if not is_recorded and random_values.keeps_draw(tensor.dtype, tensor.numel()):
+    if not is_recorded and _keeps_drawn(tensor):
         return original(tensor, *bounds, generator=generator)
     if is_recorded or _never_rejects(*bounds):
         result = original(tensor, *bounds, generator=generator)
@@ -87,6 +88,12 @@ def _rejecting(
     if draws_again and tensor.numel() * _rejected_share(*bounds) > _SURELY_REJECTED:
         torch.autograd.graph.increment_version(tensor)  # eager copies the numbers drawn again
     return result
+
+
+def _keeps_drawn(tensor: FakeTensor) -> bool:
+    """Whether the value of a tensor is known once it is drawn."""
+    is_small = random_values.keeps_draw(tensor.dtype, tensor.numel())
+    return is_small and (known_values.is_known(tensor) or covers_storage(tensor))
 
 
 @replacing_in_modes

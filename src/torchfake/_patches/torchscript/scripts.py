@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torchfake._core import devices, modes
 from torchfake._dispatch import FakeDispatch
+from torchfake._operators.composites.register import register_kernels_of_scripts
 from torchfake._patches import while_fakes_live
 from torchfake._patches.patch import replacing
 from torchfake._patches.threads import CapturedMode
@@ -65,7 +66,7 @@ class _ScriptDispatch(FakeDispatch):
         """The result of a script. C++ makes another error of ours, at times without its text."""
         try:
             with dispatcher.in_fake_slot(self):
-                return self._with_fakes(script(*args, **kwargs))
+                return _with_devices(self._with_fakes(script(*args, **kwargs)))
         except Exception as error:
             if self._error is None:
                 raise
@@ -78,13 +79,13 @@ class _ScriptDispatch(FakeDispatch):
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if _is_for_literal(func, args, kwargs):
             return self._noted(func(*args, **kwargs))
-        if self._literals:
+        if self._literals and not _is_for_fakes(kwargs):
             tensors = [t for t in pytree.tree_leaves([args, kwargs]) if isinstance(t, torch.Tensor)]
             are_literals = [id(tensor) in self._literals for tensor in tensors]
             if any(are_literals) and _RANDOM.isdisjoint(func.tags):
                 if all(are_literals) or (func._schema.is_mutable and are_literals[0]):
                     return self._run_really(func, args, kwargs)
-            args, kwargs = self._with_fakes([args, kwargs])
+        args, kwargs = self._with_fakes([args, kwargs])
         return self._mode.__torch_dispatch__(func, types, args, kwargs)
 
     def _run_really(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -114,6 +115,17 @@ class _ScriptDispatch(FakeDispatch):
         return fakes[0]  # type: ignore[no-any-return]
 
 
+def _is_for_fakes(kwargs: Any) -> bool:
+    """Whether the result is on the device that C++ knows of a fake."""
+    device = kwargs.get("device")
+    return device is not None and devices.decode(device) != device
+
+
+def _with_devices(tree: Any) -> Any:
+    """`tree` with the devices that fakes report in the place of those that C++ knows of them."""
+    return pytree.tree_map_only(torch.device, devices.decode, tree)
+
+
 def _value_of(fake: torch.Tensor) -> torch.Tensor:
     return read_value(fake, "TorchScript, which writes it into a literal")
 
@@ -135,14 +147,32 @@ def _calling_script(original: Any, script: Any, /, *args: Any, **kwargs: Any) ->
         if not _meets_fakes(script, args, kwargs):
             return original(script, *args, **kwargs)
         _refuse_decisions_by_device(script)
+        register_kernels_of_scripts()
         with scripts.optimizing(False):
-            return original(script, *args, **kwargs)
+            result = _with_devices(original(script, *args, **kwargs))
+            _refuse_carriers([args, kwargs], result)
+            return result
     mode = dispatcher.current_fake_mode()
     if not isinstance(mode, FakeDispatch) or isinstance(mode, _ScriptDispatch):
         return original(script, *args, **kwargs)
     _refuse_decisions_by_device(script, state.accelerator)
+    register_kernels_of_scripts()
     dispatch = _ScriptDispatch(mode, state)
     return dispatch.call(functools.partial(original, script), args, kwargs)
+
+
+def _refuse_carriers(given: Any, result: Any) -> None:
+    """Refuse a tensor that a script has made on the device of a fake, outside of modes."""
+    if _has_plain_meta(result) and not _has_plain_meta(given):
+        raise UnsupportedOpError(
+            "a script returns a tensor that it has made on the device of a fake, which in "
+            "TorchScript is the meta device: call the script in fake_mode() or in deferred_mode()"
+        )
+
+
+def _has_plain_meta(tree: Any) -> bool:
+    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return any(t.is_meta and not isinstance(t, FakeTensor) for t in tensors)
 
 
 _decisions: WeakKeyDictionary[Any, dict[str | None, str]] = WeakKeyDictionary()

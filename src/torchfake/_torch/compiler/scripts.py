@@ -184,11 +184,14 @@ def _outputs_in(block: Any) -> Iterator[Any]:
 
 _DEEPEST = 64  # calls inside each other; a class or an interface stays a call
 
-_ASKING = {"prim::is_cpu": None, "prim::is_meta": None, "prim::is_cuda": "cuda"}
+_ASKING = {
+    **dict.fromkeys(("prim::is_cpu", "prim::is_meta", "aten::get_device"), None),
+    "prim::is_cuda": "cuda",
+}
 """Questions about the device of a tensor, and the only type for which C++ answers otherwise than a
 fake would; None if it does for every one."""
 
-_COMPARING = ("aten::eq", "aten::ne", "prim::type", "prim::index", "aten::str")
+_COMPARING = ("aten::eq", "aten::ne", "prim::type", "prim::index", "aten::str", "aten::format")
 
 _OWN_LAYERS = "torch/nn/"
 
@@ -224,9 +227,10 @@ def _inlined(graph: Any) -> Any:
 
 def _source_of(node: Any) -> str:
     """The place in the source of a node, or of one that takes its result: not every one has any."""
-    while not node.sourceRange() and node.output().uses():
+    kind = str(node.kind())
+    while not node.sourceRange() and node.outputsSize() == 1 and node.output().uses():
         node = node.output().uses()[0].user
-    return node.sourceRange() or str(node.kind())
+    return node.sourceRange() or kind
 
 
 def _line_in(place: str) -> str:

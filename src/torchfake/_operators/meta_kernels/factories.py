@@ -1,4 +1,4 @@
-"""Meta kernels of operators that draw random numbers.
+"""Meta kernels of operators that make tensors of numbers: random ones, and ranges.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
 no values are read and no real kernel runs; each docstring names the C++ file that is followed.
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfake._operators.meta_kernels.register import register_meta_kernel
+from torchfake._operators.meta_kernels.register import MetaKernel, register_meta_kernel
 
 aten = torch.ops.aten
 
@@ -95,3 +95,65 @@ def normal_of_tensors(mean: Tensor, std: Tensor, **_options: Any) -> Tensor:
 def draw_like_first(parameter: Tensor, *_args: Any, **_options: Any) -> Tensor:
     """aten/src/ATen/native/Distributions.cpp: one draw for each parameter, contiguous."""
     return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+
+
+@register_meta_kernel(aten.arange.out, aten.arange.start_out)
+def arange_into(*numbers: Any, out: Tensor) -> Tensor:
+    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
+    start, end, step = (0, *numbers, 1)[-3:] if len(numbers) == 1 else (*numbers, 1)[:3]
+    size = arange(start, end, step, dtype=out.dtype, device="meta").shape
+    return out if out.numel() == size.numel() else out.resize_(size)
+
+
+@register_meta_kernel(aten.arange.start_step)
+def arange(
+    start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any
+) -> Tensor:
+    """The same file: a range of integers of fewer than 64 bits has as many as one of floats, whose
+    step need not be whole.
+    """
+    of_floats = dtype in _NARROW_INTEGERS and not all(type(n) is int for n in (start, end, step))
+    if not of_floats:
+        return aten.arange.start_step(start, end, step, dtype=dtype, **options)  # type: ignore[no-any-return]
+    return aten.arange.start_step(start, end, step, dtype=torch.float64, **options).to(dtype)  # type: ignore[no-any-return]
+
+
+_NARROW_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.uint8)
+
+
+@register_meta_kernel(
+    *(
+        getattr(packet, name)
+        for packet in (aten.linspace, aten.logspace)
+        for name in packet.overloads()
+        if "out" in name
+    )
+)
+def steps_into(_start: Any, _end: Any, steps: int, _base: float = 10.0, *, out: Tensor) -> Tensor:
+    """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
+    return out if out.numel() == steps else out.resize_(steps)
+
+
+def _between_tensors(func: Any, of_numbers: Any) -> MetaKernel:
+    """The same file: the dtype follows from the numbers that the bounds are, if none is given."""
+
+    def kernel(*args: Any, **options: Any) -> Tensor:
+        bounds = args[:2]
+        refused = any(isinstance(bound, Tensor) and bound.dim() for bound in bounds)
+        if refused:
+            return func(*args, **options)  # type: ignore[no-any-return]
+        return of_numbers(*map(_stand_in, bounds), *args[2:], **options)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def _stand_in(bound: Any) -> Any:
+    """A number of the kind that a tensor is."""
+    if not isinstance(bound, Tensor):
+        return bound
+    return 0j if bound.is_complex() else 0.0
+
+
+for _packet in (aten.linspace, aten.logspace):
+    for _func in (_packet.Tensor_Tensor, _packet.Tensor_Scalar, _packet.Scalar_Tensor):
+        register_meta_kernel(_func)(_between_tensors(_func, _packet.default))

@@ -206,8 +206,8 @@ def plan_target(
         accumulate: the number of micro-batches in a step.
         checkpoint: activation checkpointing, as for :class:`Strategy`.
         precision: as for :class:`Strategy`, by default ``"mixed"``; parameters are float32 in
-            ``"mixed"`` and ``"fp32"``, whatever the dtype in the config. Quantized weights need
-            ``"bf16"``, their default.
+            ``"mixed"`` and ``"fp32"``, whatever the dtype in the config. With `lora` the default is
+            ``"bf16"``, which quantized weights need.
         optimizer: the name of an optimizer in ``torch.optim``, or ``"none"``.
         zero: 3 or 2, with ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
         offload: keep shards in CPU memory.

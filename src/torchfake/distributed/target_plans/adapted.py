@@ -44,7 +44,7 @@ def adapted(
 
 
 def precision_for(given: str | None, weights: str | None, lora: int | None) -> str:
-    """The precision of a plan: a frozen model is held in bfloat16 by default, and FSDP casts what it
+    """The precision of a plan. A frozen model is held in bfloat16 by default. FSDP casts what it
     gathers, which codes of weights do not survive.
 
     Raises:

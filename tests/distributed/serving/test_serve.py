@@ -175,12 +175,13 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
 
 
 def test_changes_are_combined_where_none_alone_suffices() -> None:
-    plain, fp8 = (
-        served(utilization=0.0059, weights=name, suggests=False) for name in (None, "fp8")
-    )
-    cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
+    memory = served(pass_tokens=512).memory  # of which smaller passes are not tried
+    needed = memory.weights + memory.activations + memory.context + (12 << 20)
+    given = {"pass_tokens": 512, "utilization": needed / memory.total}
+    plain, fp8 = (served(**given, weights=name, suggests=False) for name in (None, "fp8"))
+    cached = served(**given, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
-    found = served(users=users, utilization=0.0059)
+    found = served(users=users, **given)
     assert f" with full contexts; with {users:,} users first token " in found.remedy
     assert "--weights fp8 --cache-dtype fp8, with room for " in found.remedy
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from torchfake import _progress, estimate, fake_mode, fit
+from torchfake.inspect.storages import storage_tracker
 
 
 class Terminal(io.StringIO):
@@ -103,3 +105,24 @@ def test_the_command_is_silent_unless_it_is_asked(
     code, _, err = run("--progress", "inspect", f"{file}:Nothing")
     assert code != 0
     assert err.splitlines()[-1].startswith("error: ")
+
+
+class Looping(nn.Module):
+    def forward(self, x: Any) -> Any:
+        for _ in range(20):
+            x = x * 2
+        return x
+
+
+def test_a_module_that_loops_over_operators_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_tracker, "MANY_OPERATORS", 15)
+    written = list[str]()
+    with fake_mode():
+        model = nn.Sequential(nn.Linear(4, 4), Looping(), Looping())
+    with _progress.noticing(written.append):
+        estimate(model, torch.ones(2, 4), mode="inference")
+    estimate(model, torch.ones(2, 4), mode="inference")  # nobody is told
+    [text] = written
+    assert text.startswith("1 has run 15 operators by itself (")
+    assert "test_progress.py:" in text
+    assert " in forward): a loop in Python" in text

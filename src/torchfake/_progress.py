@@ -1,15 +1,16 @@
 """A counter of the runs on fakes, on stderr or in a notebook, while a question takes long.
 
 Input: the runs of :func:`count`. Output: a line of tqdm, with the number of runs, the seconds, and
-what is run. Invariant: nothing is shown within the first second, nor where nobody looks: in a
-script, or if stderr is not a terminal, unless the user asks for it.
+what is run; in a command also the first :func:`notice` of what takes long. Invariant: nothing is
+shown within the first second, nor where nobody looks: in a script, or if stderr is not a terminal,
+unless the user asks for it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +54,24 @@ def count(what: str) -> None:
         counter.count(what)
 
 
+@contextmanager
+def noticing(write: Callable[[str], None]) -> Iterator[None]:
+    """Context in which the first :func:`notice` is written while what is asked still runs."""
+    _writers.append(write)
+    try:
+        yield
+    finally:
+        _writers.clear()
+
+
+def notice(text: str) -> None:
+    """Say what takes long, once, if somebody is told."""
+    while _writers:
+        for counter in _shown:
+            counter.clear()
+        _writers.pop()(text)
+
+
 class _Counter:
     """A bar of tqdm without an end, drawn by a thread of its own: a single run may take long."""
 
@@ -64,6 +83,10 @@ class _Counter:
     def count(self, what: str) -> None:
         self._bar.n += 1
         self._bar.set_postfix_str(what, refresh=False)
+
+    def clear(self) -> None:
+        """Clear the line, until it is drawn again."""
+        self._bar.clear()
 
     def close(self) -> None:
         self._ends.set()
@@ -81,6 +104,7 @@ class _Counter:
 
 
 _shown: list[_Counter] = []  # at most one
+_writers: list[Callable[[str], None]] = []  # at most one, until it has written
 
 
 def _counter(what: str, *, is_needed: bool) -> _Counter | None:

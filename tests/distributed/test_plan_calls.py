@@ -10,6 +10,7 @@ from torch import nn
 
 import torchfake
 from torchfake.distributed import plan
+from torchfake.distributed.target_plans.adapted import precision_for
 
 CALL = r"plan\(lambda: Model\(\), mesh_shape={}, inputs=..., gpu=...\)$"
 
@@ -34,3 +35,13 @@ def test_of_a_name_the_function_that_takes_names_is_given() -> None:
     call = r"distributed.plan_target\('gpt2', gpus=8, batch=4, gpu=...\)$"
     with pytest.raises(TypeError, match=call):
         plan("gpt2", gpus=8, gpu="h100-80gb", batch=4)  # type: ignore[arg-type, call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "lora", "precision"),
+    [(None, None, "mixed"), (None, 16, "bf16"), ("mixed", 16, "mixed")],
+)
+def test_a_frozen_model_is_held_in_bf16_unless_another_precision_is_given(
+    given: str | None, lora: int | None, precision: str
+) -> None:
+    assert precision_for(given, None, lora) == precision

@@ -57,7 +57,7 @@ Precision = Annotated[
     str | None,
     TRAINING(
         "mixed (float32 parameters, bfloat16 computation), bf16 or fp32. [default: mixed; "
-        "bf16 with --weights]",
+        "bf16 with --lora or --weights]",
         show_default=False,
     ),
 ]

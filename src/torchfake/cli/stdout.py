@@ -93,13 +93,26 @@ def write_error(text: str) -> None:
         _write(sys.stderr, printable(text, keep="\n"))
 
 
-def progress_on_stderr(command: str | None, wanted: bool | None) -> Any:
-    """Context with a counter of a command's runs on stderr, by default if that is a terminal."""
+@contextlib.contextmanager
+def progress_on_stderr(command: str | None, wanted: bool | None) -> Iterator[None]:
+    """Context with a counter of a command's runs on stderr, by default if that is a terminal; and
+    with a line about what takes long, unless the user wants no progress.
+    """
+    is_quiet = wanted is False
     if wanted is None:
         wanted = False
         with contextlib.suppress(AttributeError, ValueError):  # stderr is closed
             wanted = sys.stderr.isatty()
-    return _progress.progress(f"torchfake {command}", wanted)
+    with contextlib.ExitStack() as stack:
+        if not is_quiet:
+            stack.enter_context(_progress.noticing(_write_notice))
+        stack.enter_context(_progress.progress(f"torchfake {command}", wanted))
+        yield
+
+
+def _write_notice(text: str) -> None:
+    with contextlib.suppress(StdoutError):
+        _write(sys.stderr, f"{printable(text)}\n")
 
 
 @contextlib.contextmanager

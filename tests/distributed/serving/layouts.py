@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -90,7 +89,7 @@ def activations_on_cpu(name: str) -> int:
     """
     served, device = SERVED[name], torch.device("cpu")
     step = step_of(Workload(nn.Module(), device=device), mode="inference")
-    step = serving_step(SERVE, replace(step, decodes=False), ())
+    step = serving_step(SERVE, step, ())
     mesh = layout_of(served.strategy.mesh_shape, served.strategy.mesh_dim_names)
     job = Job(
         served.routed, served.strategy, None, step, mesh, device, None,

@@ -61,7 +61,7 @@ def test_a_yes_says_how_many_users_fit_by_the_length_of_their_sequences(plan: Se
     at_most = f"; at most {most:,} with full contexts, {on_average:,} at their average length\n"
     assert at_most in str(few)
     assert plan.most_users == plan.most_users_on_average  # the most that the engine takes
-    assert f"; at most {plan.most_users:,}\n" in str(plan)
+    assert f"; at most {plan.most_users:,}, as many as an engine decodes\n" in str(plan)
 
 
 def test_the_sampler_holds_the_logits_of_all_users() -> None:
@@ -157,8 +157,7 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
         words = options.removeprefix("--").replace("--", "").split()
         names = [name.replace("-", "_") for name in words[::2]]
         asked = {
-            name: int(v) if name == "gpus" else v
-            for name, v in zip(names, words[1::2], strict=True)
+            name: int(v) if v.isdigit() else v for name, v in zip(names, words[1::2], strict=True)
         }
         tried = served(**given, **asked)
         assert tried.fits
@@ -176,12 +175,13 @@ def test_what_is_suggested_fits_and_needs_fewer_gpus_the_more_it_loses() -> None
 
 
 def test_changes_are_combined_where_none_alone_suffices() -> None:
-    plain, fp8 = (
-        served(utilization=0.0059, weights=name, suggests=False) for name in (None, "fp8")
-    )
-    cached = served(utilization=0.0059, cache_dtype="fp8", suggests=False)
+    memory = served(pass_tokens=512).memory  # of which smaller passes are not tried
+    needed = memory.weights + memory.activations + memory.context + (12 << 20)
+    given = {"pass_tokens": 512, "utilization": needed / memory.total}
+    plain, fp8 = (served(**given, weights=name, suggests=False) for name in (None, "fp8"))
+    cached = served(**given, cache_dtype="fp8", suggests=False)
     users = max(plan.most_users_on_average for plan in (plain, fp8, cached)) + 1
-    found = served(users=users, utilization=0.0059)
+    found = served(users=users, **given)
     assert f" with full contexts; with {users:,} users first token " in found.remedy
     assert "--weights fp8 --cache-dtype fp8, with room for " in found.remedy
 

@@ -12,7 +12,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.inspect.counted_trainer import arguments, counted_peaks, without_traces
-from torchfake import estimate
+from torchfake import estimate, profiles
+from torchfake.distributed import plan_target
 from torchfake.errors import InputsError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,3 +72,22 @@ def test_what_cannot_be() -> None:
         estimate(model, inputs, peft={"r": 4})
     with pytest.raises(InputsError, match="GPT2LMHeadModel does not take these adapters"):
         estimate(model, inputs, peft=peft.LoraConfig(target_modules=["missing"]))
+
+
+def test_a_plan_of_adapters_holds_the_frozen_model_in_bf16_and_tries_checkpointing() -> None:
+    sizes = ("hidden_size=256", "intermediate_size=512", "num_attention_heads=4", "vocab_size=512")
+    overrides = (*sizes, "num_key_value_heads=2", "num_hidden_layers=8")
+    given: dict[str, Any] = {"lora": 4, "gpus": 1, "seq": 512, "batch": 1, "overrides": overrides}
+    name, gpu = "transformers:LlamaForCausalLM", profiles()["l4-24gb"]
+    found = plan_target(name, gpu=gpu, **given)
+    full = plan_target(name, gpu=gpu, checkpoint="full", **given)
+    assert found.strategy.precision == "bf16"
+    assert " in bf16, batch 1" in str(found).splitlines()[0]
+    assert "; adapters float32, as PEFT makes them; optimizer adamw" in str(found)
+    assert plan_target(name, precision="mixed", **given).strategy.precision == "mixed"
+    assert found.plan.fit is not None
+    assert full.plan.fit is not None
+    missing = (full.plan.fit.headroom_bytes - found.plan.fit.headroom_bytes) // 2
+    total = gpu.total_memory - found.plan.fit.headroom_bytes - missing
+    small = plan_target(name, gpu=gpu._replace(total_memory=total), **given)
+    assert (small.fits, small.remedy) == (False, "--checkpoint full")

@@ -69,7 +69,7 @@ def test_nothing_is_downloaded_while_building(config_file):
     before = constants.HF_HUB_OFFLINE
     seen = []
 
-    def construct():
+    def construct(config):
         seen.append(constants.HF_HUB_OFFLINE)
         return nn.Linear(1, 1)
 
@@ -78,6 +78,13 @@ def test_nothing_is_downloaded_while_building(config_file):
     transformers_models.target_of(target.text, "f", made(target.text).config, construct).construct()
     assert seen == [True]
     assert constants.HF_HUB_OFFLINE is before
+
+
+def test_each_model_has_a_config_of_its_own(config_file):
+    target = resolve(config_file())
+    first = target.construct()
+    first.config._attn_implementation = "eager"
+    assert target.construct().config._attn_implementation == "sdpa"
 
 
 def test_a_trillion_parameters_in_seconds():

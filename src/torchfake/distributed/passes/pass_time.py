@@ -158,7 +158,7 @@ def _of_host(work: RankWork, load: Load, machine: Machine) -> float:
     """
     engine = machine.engine
     if engine.is_eager:
-        return LAUNCH_SECONDS * sum(part.launches for part in work.parts)
+        return LAUNCH_SECONDS * sum(p.kernels(loops=load.prompt_tokens > 0) for p in work.parts)
     launching = engine.launch_seconds * len(work.layers) if load.prompt_tokens else 0.0
     return launching + engine.sequence_seconds * load.sequences
 
@@ -166,6 +166,7 @@ def _of_host(work: RankWork, load: Load, machine: Machine) -> float:
 def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> PassTime:
     bandwidth = machine.hardware.memory_bytes
     found, of_all, sent = PassTime(), load, layer.sent
+    loops = machine.engine.is_eager and load.prompt_tokens > 0
     load = load.busiest(work.pass_tokens)
     for multiplied in layer.products:
         is_shared = multiplied.ranks > 1  # by the tokens of all ranks
@@ -178,7 +179,7 @@ def _layer(work: RankWork, layer: LayerWork, load: Load, machine: Machine) -> Pa
         compute=inner + _attention(layer, load, peak, machine),
         activations=moved / (bandwidth * machine.shares.memory),
         communication=sum(_message(_as_engines(s, work, machine), load, machine) for s in sent),
-        kernels=machine.engine.kernel_seconds * (layer.launches - len(layer.sent)),
+        kernels=machine.engine.kernel_seconds * (layer.kernels(loops=loops) - len(layer.sent)),
     )
 
 

@@ -72,8 +72,15 @@ class LayerWork:
     token_flops: float = 0.0  # of products without weights, such as those of states
     sent: tuple[Sent, ...] = ()
     pages: tuple[Page, ...] = ()  # what is cached
-    launches: int = 0  # operators and messages of a pass, launched one by one
+    launches: int = 0  # operators and messages of a pass over one token of each sequence
     cached_flops: float = 0.0  # `pair_flops` where the key is in the cache
+    prompt_launches: int = 0  # as `launches`, of the pass over prompts
+
+    def kernels(self, *, loops: bool) -> int:
+        """Operators and messages of a pass; if what loops over the tokens of prompts, such as the
+        scan of a state, `loops` and is not one kernel, as in an engine, those of all tokens.
+        """
+        return self.prompt_launches if loops else self.launches
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class RankWork:
     positions: Positions | None = None  # for how many tokens the model was made
     vocab_size: int = 0
     is_fused: bool = True  # whether the run was with a fused kernel of attention
+    not_given: str = ""  # what the model takes beside text
 
     @property
     def parts(self) -> tuple[LayerWork, ...]:

@@ -30,7 +30,7 @@ from torchfake.distributed.ranks.run_rank import Job, RankRun, run_rank
 from torchfake.errors import InputsError
 from torchfake.inspect.arithmetic.kinds import ATTENTION, MATMUL
 from torchfake.inspect.contents.positions import Positions, positions_of
-from torchfake.inspect.copies.workload import Workload
+from torchfake.inspect.copies.workload import Workload, taken_beside_text
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.serve import Serve
 from torchfake.inspect.serving.blocks import Page, rows_of_pass
@@ -78,8 +78,7 @@ def rank_work(
 
     device = torch.device("cuda", 0)
     workload = Workload(nn.Module(), device=device, gpu=gpus[0])
-    step = replace(step_of(workload, mode="inference"), decodes=False)  # that follows from prompts
-    step = serving_step(serve, step, ())
+    step = serving_step(serve, step_of(workload, mode="inference"), ())
     alike = AlikeGpus(*gpus)
     job = Job(
         build, laid_out, None, step, layout, device, gpus[0],
@@ -114,6 +113,7 @@ class _Seen(NamedTuple):
     vocab_size: int
     expanding: float  # FLOPs of attention over what is cached, as a multiple of those over prompts
     is_fused: bool
+    not_given: str
 
     @staticmethod
     def of(module: nn.Module) -> _Seen:
@@ -131,7 +131,8 @@ class _Seen(NamedTuple):
         config = config_of(module)
         vocab_size = getattr(config, "vocab_size", 0)
         known = config.hidden_size, positions_of(module), vocab_size
-        return _Seen(weights, *known, _expanding(config), is_fused(module))
+        beside = taken_beside_text(module)
+        return _Seen(weights, *known, _expanding(config), is_fused(module), beside)
 
 
 def _expanding(config: Any) -> float:
@@ -172,15 +173,26 @@ class _Reader:
         """Sort the commands of the pass by layer. The decoder is the list that most of them are of,
         since a tower of vision may have more layers.
         """
-        commands = [c for c in self._run.estimate.commands if c.place.phase == "prefill"]
-        keys = [self._layers.layer_of(command.place.module) for command in commands]
+        of_phase = defaultdict[str, list[Command]](list)
+        for command in self._run.estimate.commands:
+            of_phase[command.place.phase].append(command)
+        keys = (self._layers.layer_of(each.place.module) for each in of_phase["prefill"])
         paths = Counter(key[0] for key in keys if key is not None)
         self._decoder = max(paths, key=paths.__getitem__, default="")
-        self._commands = defaultdict[Any, list[Command]](list)
+        self._commands = self._by_layer(of_phase["prefill"])
+        self._launches = Counter(
+            {key: len(found) for key, found in self._by_layer(of_phase["decode"]).items()}
+        )
+
+    def _by_layer(self, commands: Iterable[Command]) -> dict[Any, list[Command]]:
+        """The commands of a pass, by the layer that they are of, or where they are outside."""
+        found = defaultdict[Any, list[Command]](list)
         outside = _BEFORE
-        for command, key in zip(commands, keys, strict=True):
+        for command in commands:
+            key = self._layers.layer_of(command.place.module)
             outside = _AFTER if key is not None and key[0] == self._decoder else outside
-            self._commands[key or outside].append(command)
+            found[key or outside].append(command)
+        return found
 
     def read(self) -> RankWork:
         estimate, cache = self._run.estimate, self._run.estimate.cache
@@ -210,6 +222,7 @@ class _Reader:
             self._seen.positions,
             self._seen.vocab_size,
             self._seen.is_fused,
+            self._seen.not_given,
         )
 
     def _dtype(self) -> torch.dtype:
@@ -263,8 +276,9 @@ class _Reader:
             inner / self._tokens,
             self._sent(commands),
             () if page is None else (page,),
-            len(self._commands[key]),
+            self._launches[key],
             attended / pairs * self._seen.expanding,
+            len(self._commands[key]),
         )
 
     def _bytes_of_scores(self, commands: Sequence[Command], products: Iterable[str]) -> int:

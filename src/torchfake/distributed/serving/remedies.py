@@ -23,12 +23,15 @@ _MOST_NODES = 4
 
 
 def with_remedy(found: ServingPlan, question: Any) -> ServingPlan:
-    """The plan with the changes with which all users fit: more GPUs; and weights, caches or both in
-    fewer bits, each of which needs fewer GPUs than all that lose less.
+    """The plan with the changes with which all users fit: passes over fewer tokens, more GPUs; and
+    weights, caches or both in fewer bits, each of which needs fewer GPUs than all that lose less.
     """
     own, fewest, remedies = found.num_gpus, None, list[str]()
+    smaller = _SmallerPasses()
     for options, changed in narrower(question, _formats(found, question)):
         tried = _on_fewest(found, changed, fewest)
+        if (tried is None or tried.num_gpus > own) and (least := smaller.plan(found, changed)):
+            tried, options = least, [*options, f"--pass-tokens {least.server.most_tokens}"]
         if tried is None:
             continue
         fewest = tried.num_gpus
@@ -105,6 +108,44 @@ def _on_fewest(found: ServingPlan, question: Any, below: int | None) -> ServingP
         if tried.fits and (best is None or _order(tried) < _order(best)):
             best, fewest = tried, tried.num_gpus
     return best
+
+
+class _SmallerPasses:
+    """Plans on the same GPUs with passes over fewer tokens, whose activations leave more room."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, dict[Any, Any]] = {}  # what ranks do, by the tokens of a pass
+
+    def plan(self, found: ServingPlan, question: Any) -> ServingPlan | None:
+        """The plan with the most tokens of a pass with which all users fit, a power of two; None if
+        none does.
+        """
+        gpu, sizes = found.server.machine.gpu, found.server.axes.sizes
+        try:
+            own = question.plan_on(gpu, sizes)
+        except InputsError:
+            return None
+        server, memory = own.server, own.memory
+        length = max(round(server.request.mean_context), 2)
+        shortened = replace(server, serve=server.serve.resized("context", length))
+        taken = shortened.cache_bytes(own.users_of_replica)
+        left = memory.cache + memory.activations - taken  # for activations, about as many as tokens
+        most = min(server.most_tokens - 1, server.most_tokens * left // memory.activations)
+        if most < _FEWEST_TOKENS:
+            return None
+        tokens = 1 << (int(most).bit_length() - 1)
+        while tokens >= _FEWEST_TOKENS:
+            serve, works = replace(question.serve, prefill=tokens), self._works
+            fewer = replace(question, serve=serve, works=works.setdefault(tokens, {}))
+            tried: ServingPlan = fewer.plan_on(gpu, sizes)
+            if tried.fits:
+                return tried
+            tokens //= 2
+        return None
+
+
+_FEWEST_TOKENS = 512
+"""Of a pass: fewer make the first token slow, as each pass reads all weights."""
 
 
 def _order(found: ServingPlan) -> tuple[int, float]:

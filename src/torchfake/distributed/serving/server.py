@@ -135,6 +135,19 @@ class Server:
         serve = replace(self.serve, users=max(-(-users // self.axes.expert_ranks), 1))
         return max(cache_bytes(stage, serve) for stage in self.stages) if users else 0
 
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one user on a GPU, which do not grow with the context."""
+        return max(
+            sum(number * page.state_bytes for page, number in stage.pages.items())
+            for stage in self.stages
+        )
+
+    @cached_property
+    def caches_tokens(self) -> bool:
+        """Whether any layer caches something for each token, and not states alone."""
+        return any(page.token_bytes for page in self.work.pages)
+
     def time_of(self, load: Load) -> PassTime:
         """The time between two tokens of a user. In a pipeline each stage computes for a part of
         the users while the other stages do for the others, and a token passes through all stages.

@@ -24,6 +24,11 @@ LEFT_OUT = (
 )
 """What real engines do, or wait for, and no figure contains."""
 
+_OF_ENCODERS = (
+    "{0}: the time and the memory of their encoder, whose weights are counted, and their tokens, "
+    "which are a part of prompts"
+)
+
 
 class Compared(NamedTuple):
     """What estimates were compared with: rows of docs/serving.md that no constant was chosen on."""
@@ -100,13 +105,20 @@ class ServingPlan(Record):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a token in the cache of a GPU, on average over a full context."""
-        return round(self.server.cache_bytes(1) / self.server.serve.context)
+        """Bytes of a token in the cache of a GPU, beside states, on average over a full context."""
+        server = self.server
+        cached = (server.cache_bytes(1) - server.state_bytes) * server.caches_tokens
+        return round(cached / server.serve.context)
 
     @property
-    def cache_tokens(self) -> int:
-        """Tokens of full contexts for which the cache of a GPU has room."""
-        return int(max(self.memory.cache, 0) / max(self.token_bytes, 1))
+    def cache_tokens(self) -> int | None:
+        """Tokens of full contexts for which the cache of a GPU has room; None if only states are
+        cached, which no token adds to.
+        """
+        if not self.server.caches_tokens:
+            return None
+        each = round(self.server.cache_bytes(1) / self.server.serve.context)
+        return int(max(self.memory.cache, 0) / max(each, 1))
 
     @cached_property
     def most_users(self) -> int:
@@ -216,7 +228,14 @@ class ServingPlan(Record):
     @property
     def left_out(self) -> tuple[str, ...]:
         """What real servers do, and no figure contains; one line each."""
-        return LEFT_OUT
+        if not self.not_given:
+            return LEFT_OUT
+        return (_OF_ENCODERS.format(self.not_given), *LEFT_OUT)
+
+    @property
+    def not_given(self) -> str:
+        """What the model takes beside text, of which requests have none: ``"images"``, or ""."""
+        return self.server.work.not_given
 
     def to_dict(self) -> dict[str, Any]:
         """The results as a dict for JSON."""
@@ -239,6 +258,7 @@ class ServingPlan(Record):
             "memory": self.memory.to_dict(),
             "cache_tokens": self.cache_tokens,
             "token_bytes": self.token_bytes,
+            "state_bytes": self.server.state_bytes,
             "first_token_seconds": self.first_token_seconds,
             "steady": None if found is None else found.to_dict(),
             "queue_seconds": self.queue_seconds,
@@ -251,5 +271,6 @@ class ServingPlan(Record):
             ],
             "left_out": list(self.left_out),
             "notes": list(self.notes),
+            **({"not_given": self.not_given} if self.not_given else {}),
             **({"remedy": self.remedy} if self.remedy else {}),
         }

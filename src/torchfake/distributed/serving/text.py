@@ -26,13 +26,13 @@ BOUND_BY = {
 }
 """What takes most of a pass, by the name of its part."""
 
-_WITH_BARS = ("weights", "kv cache", "activations")
+_WITH_BARS = ("weights", "kv cache", "states", "activations")
 
 
 @shown.register
 def _(found: ServingPlan, *, depth: int | None = None) -> list[Block]:
     sizes = _sizes(found)
-    shares = {name: sizes[name] / found.memory.total for name in _WITH_BARS}
+    shares = {n: sizes[n] / found.memory.total for n in _WITH_BARS if n in sizes}
     lines = as_lines([*_answer(found), *_layout(found), *_memory(found), *_left_out(found)], shares)
     return [lines, *[table(found.by_users, _columns(found))] * bool(found.by_users)]
 
@@ -106,15 +106,17 @@ def _fitting(found: ServingPlan) -> str:
     server = found.server
     gpus, context = found.num_gpus, server.serve.context
     where = f"on {gpus} {server.machine.gpu.name}"
+    beside = f", no {found.not_given}," * bool(found.not_given)
     if found.memory.cache <= 0:
         users = f"{number_text(found.users, 'user')} x {context:,} tokens"
-        return f"{users} {where}; {lacking_text(found)}"
+        return f"{users}{beside} {where}; {lacking_text(found)}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
     if found.verdict == "yes":
         users = f"{number_text(found.users, 'user')} x {context:,} tokens"
         lengths = f" with full contexts, {average} at their average length"
-        return f"{users} {where}; at most {most}{lengths * (average != most)}"
-    full = f"{most} with full contexts of {context:,}, {where}"
+        by_engine = ", as many as an engine decodes" * found.is_full
+        return f"{users}{beside} {where}; at most {most}{lengths * (average != most)}{by_engine}"
+    full = f"{most} with full contexts of {context:,}{beside or ','} {where}"
     if found.verdict == "tight":
         return f"{found.users:,} users at the average length of their sequences, {full}"
     return f"{lacking_text(found)}; {full}"
@@ -172,7 +174,7 @@ def _sizes(found: ServingPlan) -> dict[str, int]:
     memory = found.memory
     return {
         "weights": memory.weights,
-        "kv cache": max(memory.cache, 0),
+        "kv cache" if found.server.caches_tokens else "states": max(memory.cache, 0),
         "activations": memory.activations,
         "CUDA, NCCL": memory.context,
         "CUDA graphs": memory.graphs,
@@ -181,12 +183,29 @@ def _sizes(found: ServingPlan) -> dict[str, int]:
 
 
 def _blocks(found: ServingPlan, name: str) -> str:
+    server, states = found.server, bytes_text(found.server.state_bytes)
+    taken = bytes_text(server.cache_bytes(found.users_of_replica))
+    if name == "states":
+        most = number_text(max(found.memory.cache, 0) // max(server.state_bytes, 1), "user")
+        return f", room for {most} of {states}, whatever the context; {taken} for the users"
     if name != "kv cache":
         return ""
-    taken = found.server.cache_bytes(found.users_of_replica)
-    blocks = f"in blocks of {found.server.serve.block_size} tokens"
-    room = f"room for {found.cache_tokens:,} tokens of {bytes_text(found.token_bytes)}"
-    return f" {blocks}, {room}; {bytes_text(taken)} for the users' full contexts"
+    beside = f", with states of {states} for each user" * bool(server.state_bytes)
+    blocks = f"in blocks of {server.serve.block_size} tokens"
+    room = f"room for {found.cache_tokens:,} tokens of {bytes_text(found.token_bytes)}{beside}"
+    room += _more_in_windows(found)
+    return f" {blocks}, {room}; {taken} for the users' full contexts"
+
+
+def _more_in_windows(found: ServingPlan) -> str:
+    """Why more users fit than the tokens for which there is room tell, if they do."""
+    server, tokens = found.server, found.cache_tokens or 0
+    tokens *= server.replicas * server.axes.expert_ranks
+    has_windows = any(page.window is not None for page in server.work.pages)
+    if not has_windows or found.most_users * server.serve.context <= tokens:
+        return ""
+    full = number_text(found.most_users, "full context")
+    return f" while prompts are read, and for {full}: windows then keep their last tokens alone"
 
 
 def _left_out(found: ServingPlan) -> Iterator[Line]:

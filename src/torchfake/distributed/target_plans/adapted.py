@@ -44,14 +44,15 @@ def adapted(
 
 
 def precision_for(given: str | None, weights: str | None, lora: int | None) -> str:
-    """The precision of a plan: FSDP casts what it gathers, which codes of weights do not survive.
+    """The precision of a plan. A frozen model is held in bfloat16 by default. FSDP casts what it
+    gathers, which codes of weights do not survive.
 
     Raises:
         InputsError: if the weights are quantized and not trained beside adapters, or cast.
     """
     check_trains(weights, lora, trains=True)
     if weights is None:
-        return given or "mixed"
+        return given or ("mixed" if lora is None else "bf16")
     if given not in (None, "bf16"):
         raise InputsError(
             f"precision={given!r} casts what FSDP gathers, and weights={weights!r} are codes: "

@@ -54,9 +54,7 @@ from torchfake.inspect.timing.hardware import hardware_of
 
 _DTYPES = {"mixed": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 _MOST_RUN = 2
-"""The most micro-batches of a step that are run: all later ones are like the second, which is the
-first that finds gradients.
-"""
+"""The most micro-batches of a step that are run: all later ones find gradients as the second."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +73,7 @@ class TargetPlan(Record):
     remedy_cpu_bytes: int = 0  # CPU memory that each rank then needs
     remedy_headroom_bytes: int | None = None  # memory then left on each GPU, if that is tight
     shows_code: bool = False  # whether the record's text ends with the code
+    lora: int | None = None  # the rank of the adapters
 
     @property
     def shown_code(self) -> str:
@@ -206,8 +205,8 @@ def plan_target(
         accumulate: the number of micro-batches in a step.
         checkpoint: activation checkpointing, as for :class:`Strategy`.
         precision: as for :class:`Strategy`, by default ``"mixed"``; parameters are float32 in
-            ``"mixed"`` and ``"fp32"``, whatever the dtype in the config. Quantized weights need
-            ``"bf16"``, their default.
+            ``"mixed"`` and ``"fp32"``, whatever the dtype in the config. With `lora` the default is
+            ``"bf16"``, which quantized weights need.
         optimizer: the name of an optimizer in ``torch.optim``, or ``"none"``.
         zero: 3 or 2, with ``engine="ddp"`` 0 or 1, as for :class:`Strategy`.
         offload: keep shards in CPU memory.
@@ -297,6 +296,7 @@ def plan_target(
         + of_experts(axes)
         + padding.notes,
         shows_code=shows_code,
+        lora=lora,
     )
     if not suggests:
         return planned

@@ -30,7 +30,7 @@ from torchfake.inspect.timing.collectives import gpus_per_node
 
 _PRECISIONS = {
     "mixed": "parameters float32, computation bfloat16, reduction float32",
-    "bf16": "all bfloat16",
+    "bf16": "parameters and computation bfloat16",
     "fp32": "all float32",
 }
 SHORT_PRECISIONS = {"mixed": "mixed precision"}
@@ -101,7 +101,8 @@ def _assumptions(found: TargetPlan) -> Iterator[Line]:
     yield "batch", f"{batch.size:,}{tokens}: {parts}"
     yield "layout", ", ".join(_layout(found)) or "one GPU"
     precision = f"{strategy.precision}: {_PRECISIONS[strategy.precision]}"
-    yield "precision", f"{precision}; optimizer {found.optimizer}"
+    adapters = "; adapters float32, as PEFT makes them" * (found.lora is not None)
+    yield "precision", f"{precision}{adapters}; optimizer {found.optimizer}"
     yield "checkpoint", _checkpoint_text(strategy.checkpoint)
     yield from (("note", note) for note in found.notes)
 

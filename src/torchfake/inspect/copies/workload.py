@@ -61,13 +61,18 @@ class Workload:
     """Bytes of parameters by dtype, of a module that was built for the run and is not kept."""
     other_format: str = field(default="", compare=False)
     """Of such a module, the format in its config that its weights do not have."""
+    beside_text: str = field(default="", compare=False)
+    """Of such a module, what it takes beside text."""
 
     def of_unkept(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Workload:
         """The workload of a module that is not kept, and inputs."""
         dtypes, name = bytes_by_dtype(module), described_format(module)
-        return replace(self, args=args, kwargs=kwargs, dtypes=dtypes, other_format=name)
+        beside = taken_beside_text(module)
+        return replace(
+            self, args=args, kwargs=kwargs, dtypes=dtypes, other_format=name, beside_text=beside
+        )
 
     def fake_copy(self, loss: Any = None) -> FakeCopy:
         """A fake copy of the module and of the inputs; small inputs and buffers keep their values.
@@ -187,6 +192,17 @@ class FakeCopy:
     def __call__(self) -> Any:
         """The output of the module for the inputs."""
         return self.module(*self.args, **self.kwargs)
+
+
+_BESIDE_TEXT = {"vision_config": "images", "audio_config": "audio"}
+"""What a part of a model takes, by its entry in the config."""
+
+
+def taken_beside_text(module: nn.Module) -> str:
+    """What a model takes beside text, by its config: ``images``, ``images or audio``, or ""."""
+    config = getattr(module, "config", None)
+    parts = (what for key, what in _BESIDE_TEXT.items() if getattr(config, key, None) is not None)
+    return " or ".join(parts)
 
 
 def workload_of(

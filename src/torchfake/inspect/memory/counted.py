@@ -14,7 +14,7 @@ import torch
 from torchfake.errors import InputsError
 from torchfake.inspect.contents.described import described_format
 from torchfake.inspect.contents.positions import positions_of
-from torchfake.inspect.copies.workload import Workload, bytes_by_dtype
+from torchfake.inspect.copies.workload import Workload, bytes_by_dtype, taken_beside_text
 from torchfake.inspect.inputs.libraries.of_libraries import denoises
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, longest_text, size_of
 from torchfake.inspect.records.units import count_text, main_dtype, short_name
@@ -120,18 +120,12 @@ def counted_with(workload: Workload, step: Step) -> Counted:
     )
 
 
-_BESIDE_TEXT = {"vision_config": "images", "audio_config": "audio"}
-"""What a part of a model takes, by its entry in the config."""
-
-
 def _not_given(workload: Workload) -> str:
     """What a model of text and images or audio takes, where its inputs are text alone."""
-    config = getattr(workload.module, "config", None)
     given = [name for name, each in workload.kwargs.items() if each is not None]
     if workload.args or any(name.startswith(("pixel_", "input_feat")) for name in given):
         return ""
-    parts = (what for key, what in _BESIDE_TEXT.items() if getattr(config, key, None) is not None)
-    return " or ".join(parts)
+    return workload.beside_text or taken_beside_text(workload.module)
 
 
 def _trained_text(workload: Workload, step: Step) -> str:

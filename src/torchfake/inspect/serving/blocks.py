@@ -22,7 +22,13 @@ import torch
 from torchfake.errors import InputsError
 from torchfake.inspect.copies.workload import FakeCopy
 from torchfake.inspect.serve import INTEGERS, Serve, float_dtype
-from torchfake.inspect.serving.cache_record import LayerCache, ServedCache, layer_bytes, layers_of
+from torchfake.inspect.serving.cache_record import (
+    STATES,
+    LayerCache,
+    ServedCache,
+    layer_bytes,
+    layers_of,
+)
 from torchfake.inspect.serving.caches import config_of, dynamic_cache
 from torchfake.inspect.steps.generation import GreedyLoop
 from torchfake.inspect.storages.storage_tracker import StorageTracker
@@ -136,7 +142,8 @@ def rows_of_pass(serve: Serve) -> tuple[int, int]:
 def served_blocks(pages: Sequence[Page], serve: Serve) -> ServedCache:
     """The pool's record when each user has a full context."""
     layers = tuple(LayerCache(page.kind, pool_bytes(page, serve)) for page in pages)
-    name = f"blocks of {serve.block_size} tokens"
+    grows = any(page.token_bytes for page in pages)
+    name = f"blocks of {serve.block_size} tokens" if grows else STATES
     return ServedCache(name, serve.users, serve.context, layers, tuple(pages))
 
 

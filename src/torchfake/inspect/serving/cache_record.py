@@ -13,6 +13,9 @@ from typing import Any
 from torchfake.inspect.copies.workload import tensors_in
 from torchfake.observe import Storage, held_tensors, storage_of
 
+STATES = "states"
+"""The name of a paged cache without blocks: of states alone, which no token adds to."""
+
 
 @dataclass(frozen=True)
 class LayerCache:
@@ -26,7 +29,7 @@ class LayerCache:
 class ServedCache:
     """What is cached for all users when each has a full context."""
 
-    name: str  # the class of transformers, or "blocks of 16 tokens"
+    name: str  # the class of transformers, "blocks of 16 tokens", or STATES
     users: int
     context: int  # tokens per user
     layers: tuple[LayerCache, ...]

@@ -106,8 +106,7 @@ def _serve_blocks(step: Step, fake_copy: FakeCopy, tracker: StorageTracker) -> S
     pool = [torch.empty(n.num_bytes, dtype=torch.uint8, device=device) for n in served.layers]
     tracker.register([("", tensor) for tensor in pool], "kv cache")
     rows, length = blocks.rows_of_pass(serve)
-    passes = [("prefill", rows, length), ("decode", serve.users, 1)]
-    for phase, batch, tokens in passes if step.decodes else passes[:1]:
+    for phase, batch, tokens in (("prefill", rows, length), ("decode", serve.users, 1)):
         cache = blocks.cache_in_blocks(fake_copy.module)
         GreedyLoop(fake_copy, tracker, batch, tokens, cache=cache).run(tokens, phase)
     return served

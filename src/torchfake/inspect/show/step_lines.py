@@ -21,6 +21,7 @@ from torchfake.inspect.records.units import (
     number_text,
     rounded_text,
 )
+from torchfake.inspect.serving.cache_record import STATES
 from torchfake.inspect.show.rows import Block, Line, as_lines
 from torchfake.inspect.show.step_time import time_lines
 from torchfake.inspect.show.verdict import counted_text
@@ -149,8 +150,10 @@ def _serving_lines(found: Estimate) -> Iterator[Line]:
     prompts = f"prompts of {serve.prompt_length:,}{prefill}"
     yield "serves", f"{number_text(serve.users, 'user')} x {serve.context:,} tokens, {prompts}"
     dtype = "" if serve.dtype_name is None else f" of {serve.dtype_name}"
-    per_token = bytes_text(round(cache.bytes_per_token))
-    all_layers = f"{compared_bytes(cache.num_bytes)}, {per_token} per token, {cache.name}{dtype}"
+    each = f"{bytes_text(round(cache.bytes_per_token))} per token"
+    if cache.name == STATES:
+        each = f"{bytes_text(cache.num_bytes // cache.users)} per user, whatever the context"
+    all_layers = f"{compared_bytes(cache.num_bytes)}, {each}, {cache.name}{dtype}"
     by_kind = (
         f"{number_text(count, 'layer')}, {kind}: {bytes_text(size)}"
         for kind, (count, size) in cache.by_kind.items()

@@ -49,7 +49,6 @@ class Step:
     lengths: tuple[int, ...] = ()  # tokens of the sequences of each step, in order
     evaluation: int | None = None  # samples of a pass of evaluation after the steps
     serve: Serve | None = None  # the serving workload
-    decodes: bool = True  # whether a server with a paged cache runs a pass after the one of prompts
     pages: tuple[Any, ...] = ()  # of a paged cache, what each layer caches, if already known
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # entered for each micro-batch
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchfake._progress import notice
 from torchfake.inspect.storages.bounds_check import LOOKUP, check_indices
 from torchfake.inspect.storages.engine_writes import EngineWrite, engine_write
 from torchfake.inspect.storages.kernel_memory import (
@@ -30,6 +31,7 @@ from torchfake.observe import (
     FakeTensor,
     Observer,
     RunningModules,
+    SourceLocation,
     Storage,
     held_tensors,
     is_called_by_engine,
@@ -40,6 +42,9 @@ from torchfake.observe import (
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 """Tensors, each after the full name of the module that it belongs to."""
+
+MANY_OPERATORS = 5_000
+"""Operators that a module runs without calling another one, of which the user is told."""
 
 
 class StorageTracker(Observer):
@@ -73,6 +78,7 @@ class StorageTracker(Observer):
         self.phase = "start"  # the phase that is running
         self.loss: str | None = None  # what the backward pass begins with, as text
         self._has_workspace = has_workspace
+        self._entered = self._num_since = 0  # modules that were entered, operators since then
         self.ops: set[Any] = set()  # all operators that ran
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running
         self._write: EngineWrite | None = None  # by the operator that ran last
@@ -96,6 +102,7 @@ class StorageTracker(Observer):
 
     def operator_called(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.ops.add(func)
+        self._count_in_module()
         if args and isinstance(result, FakeTensor) and is_called_by_engine():
             old, new = storage_of(args[0]), storage_of(result)
             memory = self.allocation_of(old), self.allocation_of(new)
@@ -104,6 +111,22 @@ class StorageTracker(Observer):
             self._note_kernel(func, args, kwargs)
         if self.commands is not None:
             self.commands.launch(func, args, kwargs, result, self._place)
+
+    def _count_in_module(self) -> None:
+        """Count the operators since a module was entered, and say where they are many."""
+        modules = self.modules
+        if modules.num_entered != self._entered:
+            self._entered, self._num_since = modules.num_entered, 0
+        self._num_since += 1
+        if self._num_since == MANY_OPERATORS and modules.stack:
+            name = modules.stack[-1] or "the model"
+            where = None if not self.lives else self.lives[-1].location
+            line = f" ({SourceLocation(*where)})" if where else ""
+            notice(
+                f"{name} has run {MANY_OPERATORS:,} operators by itself{line}: a loop in Python, "
+                "such as a scan over tokens without its kernel. Each operator is run on fakes, "
+                "which takes time; shorter sequences take less"
+            )
 
     def _place(self) -> Place:
         """The place of a command issued now: its stream, phase and module."""

@@ -6,6 +6,7 @@ downloaded, and no code from a checkpoint runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,7 @@ def model_target(text: str, model_class: Any, values: dict[str, Any]) -> Target:
         raise TargetError(f"{name} is an abstract class: it has no config of its own")
     config = config_from(name, config_class, {}, values)
     notes = () if values else (DEFAULT_CONFIG,)
-    return target_of(text, name, config, partial(model_class, config), *notes)
+    return target_of(text, name, config, model_class, *notes)
 
 
 def config_target(text: str, values: dict[str, Any]) -> Target:
@@ -70,11 +71,11 @@ def config_target(text: str, values: dict[str, Any]) -> Target:
     for name in architectures if isinstance(architectures, (list, tuple)) else ():
         model_class: Any = _lookup(transformers, name) if isinstance(name, str) else None
         if _is_model_class(transformers, model_class):
-            return target_of(text, name, config, partial(model_class, config))
+            return target_of(text, name, config, model_class)
     if type(config) not in transformers.MODEL_MAPPING:
         raise TargetError(f"{text}: AutoModel knows no class for {type(config).__name__}")
     note = "built as AutoModel does: `architectures` names no class of transformers"
-    return target_of(text, "AutoModel", config, partial(_auto_model, transformers, config), note)
+    return target_of(text, "AutoModel", config, partial(_auto_model, transformers), note)
 
 
 def read_config(text: str) -> dict[str, Any]:
@@ -104,12 +105,14 @@ def _auto_model(transformers: Any, config: Any) -> Any:
     return transformers.AutoModel.from_config(config, trust_remote_code=False)
 
 
-def target_of(text: str, name: str, config: Any, make: Callable[[], Any], *notes: str) -> Target:
-    """A target that builds a model from a config, which determines its dtype and notes."""
+def target_of(text: str, name: str, config: Any, make: Callable[[Any], Any], *notes: str) -> Target:
+    """A target that builds a model from a config, which determines its dtype and notes. Each model
+    has a config of its own, since a run may change it.
+    """
 
     def construct() -> Any:
         with _offline():
-            return make()
+            return make(copy.deepcopy(config))
 
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
     quantization = getattr(config, "quantization_config", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -22,6 +24,22 @@ def test_optimizers_on_cuda_use_foreach() -> None:
     assert any(op.startswith("aten._foreach_") for op in found.lives.op)
     same = estimate(model, inputs, optimizer=torch.optim.AdamW(model.parameters()), device="cuda")
     assert same.peak_bytes == found.peak_bytes
+
+
+_DENSE = [
+    kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and name not in ("LBFGS", "Optimizer", "SparseAdam")
+]
+
+
+@pytest.mark.parametrize("kind", _DENSE)
+def test_foreach_is_the_default_of_the_optimizers_that_ask_torch(kind: Any) -> None:
+    """Adafactor and Muon update parameter by parameter, also on CUDA."""
+    made = partial(kind, maximize=True) if kind is torch.optim.SGD else kind  # needs a temporary
+    ops = estimate(nn.Linear(8, 8, bias=False), torch.ones(8), optimizer=made, device="cuda").lives
+    asks = "_default_to_fused_or_foreach" in vars(sys.modules[inspect.unwrap(kind.step).__module__])
+    assert any("_foreach_" in op for op in ops.op) == asks
 
 
 def test_an_optimizer_of_the_module_itself() -> None:

@@ -19,7 +19,7 @@ from torchfake.errors import (
     CheckpointError,
     InputsError,
 )
-from torchfake.inspect.contents.complete import CheckpointState, state_of_checkpoint
+from torchfake.inspect.contents.complete import WHOLE, CheckpointState, state_of_checkpoint
 from torchfake.inspect.contents.schemes import scheme_named, scheme_of_config
 from torchfake.inspect.contents.tree import ModuleNode
 from torchfake.inspect.contents.weights import Weights, unquantized, weights_by
@@ -64,7 +64,7 @@ class Inspection(Record):
     graph: DataflowGraph | None = None  # if the question asks for it
     config_words: tuple[str, ...] = ()  # the changes of the config, as on the command line
     option_words: tuple[str, ...] = ()  # the dtype, and how weights are quantized, likewise
-    checkpoint: CheckpointState = CheckpointState()  # what is wrong with the target's files
+    checkpoint: CheckpointState = WHOLE  # what is wrong with the target's files
 
     @property
     def tree(self) -> ModuleNode:
@@ -90,7 +90,7 @@ class Inspection(Record):
             "build_seconds": self.build_seconds,
             "peak_rss_bytes": self.peak_rss_bytes,
             "peak_rss_increase_bytes": self.peak_rss_increase_bytes,
-            "checkpoint": self.checkpoint.text,
+            **({"checkpoint": self.checkpoint.text} if self.checkpoint.text else {}),
             "notes": list(self.notes),
         }
         if self.weights is not None:
@@ -138,7 +138,7 @@ def inspect_target(
     target = resolve(text, overrides=overrides)
     resolve_seconds = time.perf_counter() - start
     built = build(target, dtype=build_dtype, device=build_device)
-    module, notes, state = built.module, target.notes, CheckpointState()
+    module, notes, state = built.module, target.notes, WHOLE
     quantized = _quantized(built.module, target, question)
     if target.saved is not None and not overrides and dtype is None:
         if target.quantization is None or question.runs:
@@ -223,7 +223,7 @@ def _saved_quantized(
     held = f"{len(tensors):,} tensors, by the headers of its files"
     method = f"quantization_config: {target.quantization.get('quant_method', 'of its library')}"
     in_files = replace(found, scheme="as saved", library=method, held=held, num_bytes=sum(sizes))
-    return in_files, CheckpointState()
+    return in_files, WHOLE
 
 
 def _unreadable(error: CheckpointError) -> CheckpointState:
@@ -240,7 +240,7 @@ def _as_saved(
     """
     assert target.saved is not None
     if question.runs:
-        return module, target.notes_of_config, CheckpointState()
+        return module, target.notes_of_config, WHOLE
     try:
         tensors = target.saved()
     except CheckpointError as error:
@@ -248,7 +248,7 @@ def _as_saved(
     model = None if type(module) is nn.Module else module  # without a config
     found, notes = module_of_saved(tensors, model)
     as_saved = f"as saved: {len(tensors):,} tensors, from the headers of its files"
-    state = CheckpointState() if model is None else state_of_checkpoint(model, tensors)
+    state = WHOLE if model is None else state_of_checkpoint(model, tensors)
     return found, (as_saved, *notes), state
 
 

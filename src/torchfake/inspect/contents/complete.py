@@ -31,6 +31,9 @@ class CheckpointState(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+WHOLE = CheckpointState()
+"""The state of a checkpoint with which nothing is wrong, or that was not read."""
+
 NOT_COMPARED = (
     "not compared with the model of its config: transformers renames, merges or splits tensors "
     "when it loads them"
@@ -55,7 +58,7 @@ def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> Che
     ]
     kinds = [each for each in counted if each[0]]
     if not kinds:
-        return CheckpointState()
+        return WHOLE
     texts = [
         f"{number:,} {what}" if i else f"{number_text(number, 'tensor')} {what}"
         for i, (number, what, _) in enumerate(kinds)

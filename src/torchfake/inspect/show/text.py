@@ -156,8 +156,8 @@ def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
     of_model = *tree_blocks(summary, depth), as_lines(lines)
     memory = found.memory
     if memory is None:
-        heading = filter(None, (headline(summary, found.weights), found.checkpoint.text))
-        return [Block(heading=" | ".join(heading)), *of_model]
+        parts = filter(None, (headline(summary, found.weights), found.checkpoint.text))
+        return [Block(heading=" | ".join(parts)), *of_model]
     heading = Block(heading=headline(summary, found.weights, with_gpu=False))
     estimate = memory if isinstance(memory, Estimate) else memory.shown
     answer = verdict_lines(memory) or [("peak", peak_text(estimate))]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-
 NOT_READ = "built from its config: its checkpoint was not read"
 """The note where a target has a checkpoint, and an answer is about the model of its config."""
 

@@ -85,6 +85,10 @@ def test_optimizers_that_do_not_fit_the_module() -> None:
     layer, x = nn.Linear(3, 4), torch.ones(2, 3)
     with pytest.raises(InputsError, match=r"torch.optim has no 'adamz'; there are: .*adamw"):
         estimate(layer, x, optimizer="adamz")
+    with pytest.raises(
+        InputsError, match=r"optimizer=lambda params: bitsandbytes\.optim\.AdamW8bit"
+    ):
+        estimate(layer, x, optimizer="adamw8bit")
     with pytest.raises(InputsError, match="no parameter requires a gradient"):
         estimate(nn.Linear(3, 4).requires_grad_(False), x, optimizer="sgd")
     with pytest.raises(InputsError, match="parameters that are not the module's"):

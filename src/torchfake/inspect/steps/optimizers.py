@@ -104,8 +104,21 @@ def _optimizer_class(name: str) -> type[Optimizer]:
             known[key.lower()] = value
     if name.lower() not in known:
         names = ", ".join(sorted(known))
-        raise InputsError(f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}")
+        raise InputsError(
+            f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}"
+            f"{_elsewhere(name)}"
+        )
     return known[name.lower()]
+
+
+def _elsewhere(name: str) -> str:
+    """How to give an optimizer whose name says that its state has 8 bits."""
+    if "8bit" not in name.lower():
+        return ""
+    return (
+        "; those with 8 bits are bitsandbytes': in Python, "
+        "optimizer=lambda params: bitsandbytes.optim.AdamW8bit(params)"
+    )
 
 
 def _copied_groups(given: Optimizer, fake_copy: FakeCopy) -> list[dict[str, Any]]:

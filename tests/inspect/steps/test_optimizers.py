@@ -75,6 +75,12 @@ def test_all_ways_to_give_an_optimizer_are_equal() -> None:
     assert len({estimate(model, x, optimizer=o, gpu="a100-40gb").peak_bytes for o in ways}) == 1
 
 
+def test_an_optimizer_that_a_function_makes_is_named_by_its_class() -> None:
+    given = estimate(nn.Linear(4, 4), torch.ones(4), optimizer=lambda p: torch.optim.RAdam(p))
+    assert given.counted.optimizer == "radam"
+    assert "training with radam" in str(given)
+
+
 @pytest.mark.parametrize("name", ["lbfgs", "muon"])
 def test_optimizers_that_cannot_be_run(name: str) -> None:
     with pytest.raises(InputsError, match=r"LBFGS|cannot be made of these parameters"):

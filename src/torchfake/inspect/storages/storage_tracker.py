@@ -72,6 +72,7 @@ class StorageTracker(Observer):
         self.end = 0  # the clock at the end of the step
         self.phase = "start"  # the phase that is running
         self.loss: str | None = None  # what the backward pass begins with, as text
+        self.optimizer: str | None = None  # the name of the class of the optimizer
         self._has_workspace = has_workspace
         self.ops: set[Any] = set()  # all operators that ran
         self._recomputed: list[Lifetime] = []  # allocated by the recomputation that is running

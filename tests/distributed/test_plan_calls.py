@@ -12,7 +12,10 @@ import torchfake
 from torchfake.distributed import plan
 from torchfake.distributed.target_plans.adapted import precision_for
 
-CALL = r"plan\(lambda: Model\(\), mesh_shape={}, inputs=..., gpu=...\)$"
+CALL = (
+    r"plan\(lambda: Model\(\), mesh_shape={}, "
+    r"inputs=torchfake.example_inputs\(model, batch=..., seq=...\), gpu=...\)$"
+)
 
 
 @pytest.mark.parametrize("function", [plan, torchfake.plan])
@@ -32,7 +35,7 @@ def test_a_wrong_call_is_answered_with_a_right_one(
 
 
 def test_of_a_name_the_function_that_takes_names_is_given() -> None:
-    call = r"distributed.plan_target\('gpt2', gpus=8, batch=4, gpu=...\)$"
+    call = r"distributed.plan_target\('gpt2', gpus=8, batch=4, gpu='h100-80gb'\)$"
     with pytest.raises(TypeError, match=call):
         plan("gpt2", gpus=8, gpu="h100-80gb", batch=4)  # type: ignore[arg-type, call-arg]
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,16 @@ def converts_checkpoints(module: Any) -> bool:
     from transformers import conversion_mapping
 
     return bool(conversion_mapping.get_model_conversion_mapping(module, add_legacy=False))
+
+
+def renames_any(module: Any, names: Iterable[str]) -> bool:
+    """Whether transformers renames, merges or splits any tensor of these names when it loads a
+    checkpoint of `module`; old names of all models (``LayerNorm.gamma``) included.
+    """
+    from transformers import conversion_mapping
+
+    found = conversion_mapping.get_model_conversion_mapping(module)
+    return any(each.rename_source_key(name)[0] != name for name in names for each in found)
 
 
 def read_pretrained(

@@ -112,7 +112,7 @@ def inspect_command(
     """
     given = locals()
     import_answers(None if profiles_file else gpu)
-    from torchfake.inspect.inspection import SIZES_OF_CONFIG, inspect_target
+    from torchfake.inspect.inspection import inspect_target
 
     with errors_on_one_line(show_traceback), chatter_on_stderr(show_traceback):
         found = inspect_target(
@@ -127,8 +127,8 @@ def inspect_command(
         write_report(found, html, units, macs)
     with errors_on_one_line(show_traceback):
         print_record(found, as_json, depth, units=units, macs=macs)
-    if any(note.startswith(SIZES_OF_CONFIG) for note in found.notes):
-        raise typer.Exit(1)  # the checkpoint cannot be read
+    if not found.checkpoint.loads:
+        raise typer.Exit(1)
 
 
 @app.command("fit", cls=Command)

@@ -143,7 +143,7 @@ def plan(
     ('all_gather', 'dp', 4194304)
     """
     if others or unknown or mesh_shape is None:
-        raise TypeError(_wrong_call(module_fn, others, unknown))
+        raise TypeError(_wrong_call(module_fn, others, unknown, gpu))
     check_no_process_group()
     Answerer(answer)  # refuses an invalid `answer`
     if links is not None and not isinstance(links, Links):
@@ -194,13 +194,16 @@ def plan_of(job: Job, reserved_bytes: int = RESERVED_BYTES, links: Links | None 
     )
 
 
-def _wrong_call(module_fn: Any, others: tuple[Any, ...], unknown: Mapping[str, Any]) -> str:
+def _wrong_call(
+    module_fn: Any, others: tuple[Any, ...], unknown: Mapping[str, Any], gpu: Any
+) -> str:
     """What is wrong with a call that Python itself would refuse, and how to write it."""
+    on = "..." if gpu is None else repr(gpu)
     if isinstance(module_fn, str):
         given = "".join(f", {name}={value!r}" for name, value in unknown.items())
         return (
             "plan takes a function that builds the model; of a name, give "
-            f"torchfake.distributed.plan_target({module_fn!r}{given or ', gpus=8'}, gpu=...)"
+            f"torchfake.distributed.plan_target({module_fn!r}{given or ', gpus=8'}, gpu={on})"
         )
     if others:
         wrong = f"takes one argument without a name, not {1 + len(others)}"
@@ -210,7 +213,10 @@ def _wrong_call(module_fn: Any, others: tuple[Any, ...], unknown: Mapping[str, A
         wrong = "needs mesh_shape=, the sizes of the mesh"
     number = unknown.get("gpus", 8)
     size = number if is_whole_number(number, 1) else 8
-    return f"plan {wrong}: give plan(lambda: Model(), mesh_shape={size}, inputs=..., gpu=...)"
+    return (
+        f"plan {wrong}: give plan(lambda: Model(), mesh_shape={size}, "
+        f"inputs=torchfake.example_inputs(model, batch=..., seq=...), gpu={on})"
+    )
 
 
 def _check_functions(module_fn: Any, parallelize: Any, context: Any, reserved_bytes: Any) -> None:

@@ -19,6 +19,7 @@ from torchfake.errors import (
     CheckpointError,
     InputsError,
 )
+from torchfake.inspect.contents.complete import WHOLE, CheckpointState, state_of_checkpoint
 from torchfake.inspect.contents.schemes import scheme_named, scheme_of_config
 from torchfake.inspect.contents.tree import ModuleNode
 from torchfake.inspect.contents.weights import Weights, unquantized, weights_by
@@ -44,9 +45,6 @@ from torchfake.inspect.targets.saved_tensors import module_of_saved
 from torchfake.inspect.targets.target import Target
 from torchfake.inspect.targets.transformers_models import BUILT_UNQUANTIZED
 
-SIZES_OF_CONFIG = "sizes are those of its config: "
-"""The beginning of the note about a checkpoint that cannot be read."""
-
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Record):
@@ -66,6 +64,7 @@ class Inspection(Record):
     graph: DataflowGraph | None = None  # if the question asks for it
     config_words: tuple[str, ...] = ()  # the changes of the config, as on the command line
     option_words: tuple[str, ...] = ()  # the dtype, and how weights are quantized, likewise
+    checkpoint: CheckpointState = WHOLE  # what is wrong with the target's files
 
     @property
     def tree(self) -> ModuleNode:
@@ -91,6 +90,7 @@ class Inspection(Record):
             "build_seconds": self.build_seconds,
             "peak_rss_bytes": self.peak_rss_bytes,
             "peak_rss_increase_bytes": self.peak_rss_increase_bytes,
+            **({"checkpoint": self.checkpoint.text} if self.checkpoint.text else {}),
             "notes": list(self.notes),
         }
         if self.weights is not None:
@@ -138,13 +138,13 @@ def inspect_target(
     target = resolve(text, overrides=overrides)
     resolve_seconds = time.perf_counter() - start
     built = build(target, dtype=build_dtype, device=build_device)
-    module, notes = built.module, target.notes
+    module, notes, state = built.module, target.notes, WHOLE
     quantized = _quantized(built.module, target, question)
     if target.saved is not None and not overrides and dtype is None:
         if target.quantization is None or question.runs:
-            module, notes = _as_saved(target, module, question)
+            module, notes, state = _as_saved(target, module, question)
         elif question.weights is None:
-            quantized = _saved_quantized(target, built.module, quantized)
+            quantized, state = _saved_quantized(target, built.module, quantized)
     runs = question.runs and (question.names_step or not _sizes_alone(module, question))
     answers: dict[str, Any] = (
         answer_or_advise(module, question) if runs else {"summary": summary(module)}
@@ -161,7 +161,8 @@ def inspect_target(
         build_seconds=built.seconds,
         peak_rss_bytes=built.peak_rss_bytes,
         peak_rss_increase_bytes=built.peak_rss_increase_bytes,
-        notes=notes,
+        notes=notes + state.notes,
+        checkpoint=state,
         has_inputs=has_inputs(module),
         weights=quantized,
         config_words=given,
@@ -207,34 +208,48 @@ def _quantized(module: nn.Module, target: Target, question: Question) -> Weights
     return None if found is None else weights_by(module, *found, named)
 
 
-def _saved_quantized(target: Target, module: nn.Module, known: Weights | None) -> Weights | None:
+def _saved_quantized(
+    target: Target, module: nn.Module, known: Weights | None
+) -> tuple[Weights | None, CheckpointState]:
     """The weights in the files of a quantized checkpoint; `known`, if these cannot be read."""
     assert target.saved is not None
     assert target.quantization is not None
     try:
         tensors = target.saved()
-    except CheckpointError:
-        return known
+    except CheckpointError as error:
+        return known, _unreadable(error)
     found = known or unquantized(module)
     sizes = [math.prod(t.shape) * t.dtype.itemsize for t in tensors.values() if t.dtype is not None]
     held = f"{len(tensors):,} tensors, by the headers of its files"
     method = f"quantization_config: {target.quantization.get('quant_method', 'of its library')}"
-    return replace(found, scheme="as saved", library=method, held=held, num_bytes=sum(sizes))
+    in_files = replace(found, scheme="as saved", library=method, held=held, num_bytes=sum(sizes))
+    return in_files, WHOLE
+
+
+def _unreadable(error: CheckpointError) -> CheckpointState:
+    return CheckpointState(
+        f"checkpoint unreadable: {error}", loads=False, notes=("sizes are those of its config",)
+    )
 
 
 def _as_saved(
     target: Target, module: nn.Module, question: Question
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """A module of the tensors in a target's checkpoint, or `module` if it is to be run; notes."""
+) -> tuple[nn.Module, tuple[str, ...], CheckpointState]:
+    """A module of the tensors in a target's checkpoint, or `module` if it is to be run; notes; and
+    what is wrong with the checkpoint.
+    """
     assert target.saved is not None
     if question.runs:
-        return module, (*target.notes, "built from its config: its checkpoint was not read")
+        return module, target.notes_of_config, WHOLE
     try:
         tensors = target.saved()
     except CheckpointError as error:
-        return module, (*target.notes, f"{SIZES_OF_CONFIG}{error}")
-    found, notes = module_of_saved(tensors, module if type(module) is not nn.Module else None)
-    return found, (f"as saved: {len(tensors):,} tensors, from the headers of its files", *notes)
+        return module, target.notes, _unreadable(error)
+    model = None if type(module) is nn.Module else module  # without a config
+    found, notes = module_of_saved(tensors, model)
+    as_saved = f"as saved: {len(tensors):,} tensors, from the headers of its files"
+    state = WHOLE if model is None else state_of_checkpoint(model, tensors)
+    return found, (as_saved, *notes), state
 
 
 def graph_target(

@@ -120,6 +120,23 @@ def test_the_call_in_python() -> None:
     assert fit(estimate(own, inputs), "t4").next_commands == ()
 
 
+def test_the_calls_for_a_large_batch_fit() -> None:
+    """The batch in micro-batches on one GPU, and on as many GPUs as it needs."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with fake_mode():
+        model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=256, n_head=4, vocab_size=8192))
+    step = estimate(model, batch=64, seq=512, mode="training", optimizer="sgd", autocast="bfloat16")
+    found = fit(step, SMALL_GPU)
+    smaller, *plan = next_commands(str(found))
+    assert "batch=16, seq=512" in smaller  # 32 fit, but not beside gradients
+    assert "accumulate=4" in smaller
+    names = {"model": model, "fit": fit, "estimate": estimate, "gpu": SMALL_GPU}
+    assert eval(smaller.replace('"Small"', "gpu"), names).fits
+    exec(plan[0], names)
+    assert eval(plan[1].replace('"Small"', "gpu"), names).fits
+
+
 def evaluated(found: Any, names: dict[str, Any]) -> Any:
     """What the call gives that is shown, with profiles by name as the user has them."""
     imports, call = next_commands(str(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchfake.errors import InputsError
 from torchfake.inspect import set_units
 from torchfake.inspect.memory.fit import Fit
 from torchfake.inspect.records.units import bytes_text, compared_bytes, display, seconds_text
-from torchfake.inspect.show.verdict import largest_text
+from torchfake.inspect.show.verdict import asked_text, largest_text
 
 
 def first_line(found: Any) -> str:
@@ -180,3 +181,14 @@ def test_a_gpu_without_figures_has_no_time() -> None:
     )  # fmt: skip
     assert why in " ".join(str(planned).split())
     assert why.partition(" not ")[2] in found._repr_html_()
+
+
+def test_the_first_line_ends_with_the_largest_size_that_was_asked_for() -> None:
+    step = estimate(nn.TransformerEncoderLayer(16, 2, 16), torch.ones(8, 2, 16), gpu="t4")
+    found = fit(step, "t4", vary=None)
+    of_seq = replace(found[0], vary="seq", largest=1024, limited_by="model")
+    assert asked_text(found) == asked_text([replace(of_seq, vary="batch")]) == ""
+    assert asked_text([of_seq]) == "; max seq 1,024 (the model's limit)"
+    other = replace(of_seq, gpu="h100-80gb", largest=4096, limited_by=None)
+    assert asked_text([of_seq, other]) == "; max seq 4,096 on h100-80gb"
+    assert asked_text([replace(of_seq, largest=0)]) == "; max seq none"

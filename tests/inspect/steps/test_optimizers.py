@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -22,6 +24,22 @@ def test_optimizers_on_cuda_use_foreach() -> None:
     assert any(op.startswith("aten._foreach_") for op in found.lives.op)
     same = estimate(model, inputs, optimizer=torch.optim.AdamW(model.parameters()), device="cuda")
     assert same.peak_bytes == found.peak_bytes
+
+
+_DENSE = [
+    kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and name not in ("LBFGS", "Optimizer", "SparseAdam")
+]
+
+
+@pytest.mark.parametrize("kind", _DENSE)
+def test_foreach_is_the_default_of_the_optimizers_that_ask_torch(kind: Any) -> None:
+    """Adafactor and Muon update parameter by parameter, also on CUDA."""
+    made = partial(kind, maximize=True) if kind is torch.optim.SGD else kind  # needs a temporary
+    ops = estimate(nn.Linear(8, 8, bias=False), torch.ones(8), optimizer=made, device="cuda").lives
+    asks = "_default_to_fused_or_foreach" in vars(sys.modules[inspect.unwrap(kind.step).__module__])
+    assert any("_foreach_" in op for op in ops.op) == asks
 
 
 def test_an_optimizer_of_the_module_itself() -> None:
@@ -57,6 +75,12 @@ def test_all_ways_to_give_an_optimizer_are_equal() -> None:
     assert len({estimate(model, x, optimizer=o, gpu="a100-40gb").peak_bytes for o in ways}) == 1
 
 
+def test_an_optimizer_that_a_function_makes_is_named_by_its_class() -> None:
+    given = estimate(nn.Linear(4, 4), torch.ones(4), optimizer=lambda p: torch.optim.RAdam(p))
+    assert given.counted.optimizer == "radam"
+    assert "training with radam" in str(given)
+
+
 @pytest.mark.parametrize("name", ["lbfgs", "muon"])
 def test_optimizers_that_cannot_be_run(name: str) -> None:
     with pytest.raises(InputsError, match=r"LBFGS|cannot be made of these parameters"):
@@ -67,6 +91,10 @@ def test_optimizers_that_do_not_fit_the_module() -> None:
     layer, x = nn.Linear(3, 4), torch.ones(2, 3)
     with pytest.raises(InputsError, match=r"torch.optim has no 'adamz'; there are: .*adamw"):
         estimate(layer, x, optimizer="adamz")
+    with pytest.raises(
+        InputsError, match=r"optimizer=lambda params: bitsandbytes\.optim\.AdamW8bit"
+    ):
+        estimate(layer, x, optimizer="adamw8bit")
     with pytest.raises(InputsError, match="no parameter requires a gradient"):
         estimate(nn.Linear(3, 4).requires_grad_(False), x, optimizer="sgd")
     with pytest.raises(InputsError, match="parameters that are not the module's"):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.inspect.targets.conftest import LLAMA
-from torchfake import errors
+from torchfake import errors, fake_mode
 from torchfake.inspect import resolve
 from torchfake.inspect.inspection import inspect_target
 from torchfake.inspect.question import Question
@@ -46,7 +46,7 @@ def test_a_directory_is_shown_as_it_is_saved(folder: Path) -> None:
     assert set(found.summary.by_dtype) == {"bfloat16", "int8", "float16"}
     layers = found.tree.children[0].children[1]
     assert (layers.children[0].repeat, layers.children[0].class_name) == (2, "LlamaDecoderLayer")
-    assert found.notes == ("as saved: 5 tensors, from the headers of its files",)
+    assert found.notes[0] == "as saved: 5 tensors, from the headers of its files"
 
 
 def test_a_quantized_checkpoint_shows_both_sizes(folder: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_is_run_or_changed_is_the_model_of_the_config(folder: Path) -> None
 def test_weights_that_cannot_be_read_are_a_note(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
     found = inspect_target(str(folder))
-    assert found.notes[-1].startswith("sizes are those of its config: ")
+    assert found.notes[-1] == "sizes are those of its config"
     assert found.tree.size.num_parameters
 
 
@@ -102,8 +102,48 @@ def test_a_truncated_checkpoint_is_said_on_one_line(folder: Path, run: Any, as_j
     code, shown, _ = run("inspect", str(folder), *(["--json"] if as_json else []))
     assert code == 1
     (line,) = [line for line in shown.splitlines() if "cannot be read" in line]
-    assert f"sizes are those of its config: {file} cannot be read: it is damaged, truncated" in line
+    assert f"checkpoint unreadable: {file} cannot be read: it is damaged, truncated" in line
+    assert as_json or line == shown.splitlines()[0]
     assert "LlamaForCausalLM" in shown
+
+
+def test_a_checkpoint_is_compared_with_the_model_of_its_config(folder: Path, run: Any) -> None:
+    """In the first line, and by the exit code; what a library ignores when it loads counts not."""
+    with fake_mode():
+        model = build(resolve(str(folder))).module
+    state = {name: torch.zeros(t.shape) for name, t in model.state_dict().items()}
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}
+
+    def shown(tensors: Tensors) -> tuple[int, str]:
+        save_file(tensors, folder / "model.safetensors")
+        code, out, _ = run("inspect", str(folder))
+        return code, out.splitlines()[0].partition(" | checkpoint ")[2]
+
+    assert shown({**state, **old}) == (0, "")
+    assert shown({**state, "extra": torch.zeros(3)}) == (
+        0, "with tensors that its config's model lacks: 1 tensor unknown"
+    )  # fmt: skip
+    state["lm_head.weight"] = torch.zeros(3, 64)
+    assert shown(state) == (1, "incomplete: 1 tensor of another shape")
+    del state["model.norm.weight"]
+    state["extra"] = torch.zeros(3)
+    said = "incomplete: 1 tensor missing, 1 of another shape, 1 unknown"
+    assert shown(state) == (1, said)
+    found = inspect_target(str(folder))
+    assert "missing: model.norm.weight" in found.notes
+    assert found.to_dict()["checkpoint"] == f"checkpoint {said}"
+    base = {name.removeprefix("model."): t for name, t in state.items() if name.startswith("model")}
+    assert shown(base) == (1, "incomplete: 2 tensors missing")
+
+
+def test_names_that_transformers_changes_are_not_compared(tmp_path: Path) -> None:
+    """``LayerNorm.gamma`` of old checkpoints, and experts that are merged."""
+    config = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 12}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"embeddings.LayerNorm.gamma": torch.zeros(12)}, tmp_path / "model.safetensors")
+    found = inspect_target(str(tmp_path))
+    assert (found.checkpoint.text, found.checkpoint.loads) == ("", True)
+    assert found.notes[-1].startswith("not compared with the model of its config")
 
 
 def test_dtypes_that_torch_lacks_are_named(folder: Path) -> None:
@@ -111,9 +151,8 @@ def test_dtypes_that_torch_lacks_are_named(folder: Path) -> None:
     text = json.dumps(header).encode()
     content = len(text).to_bytes(8, "little") + text + b"\0\0"
     (folder / "model.safetensors").write_bytes(content)
-    assert (
-        inspect_target(str(folder)).notes[-1] == "w is F4, which torch does not have: not counted"
-    )
+    said = "w is F4, which torch does not have: not counted"
+    assert said in inspect_target(str(folder)).notes
 
 
 # Ids of the Hub. huggingface_hub is replaced at the calls that would reach a network.

@@ -180,7 +180,7 @@ class Question:
                 f"of {work.class_name}: give that or less"
             )
         server = Server(work, machine, axes, self.serve, self.utilization, self.answer)
-        of_target = (note for note in self.target.notes if note != BUILT_UNQUANTIZED)
+        of_target = (note for note in self.target.notes_of_config if note != BUILT_UNQUANTIZED)
         in_fp16 = (f"in fp16: {gpu.name} has no tensor cores for bf16",) * has_no_bf16
         own = (NOT_FUSED,) * (self.engine != "eager" and not work.is_fused)
         notes = (*of_target, *in_fp16, *own, *of_cache(self.serve.dtype_name, gpu))

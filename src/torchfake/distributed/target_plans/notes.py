@@ -57,7 +57,7 @@ def padding_of(module: nn.Module, strategy: Strategy) -> Padding:
 
 def of_target(target: Target, weights: str | None) -> tuple[str, ...]:
     """The notes on a target; on the format in its config, unless the user gives another one."""
-    others = tuple(note for note in target.notes if note != BUILT_UNQUANTIZED)
+    others = tuple(note for note in target.notes_of_config if note != BUILT_UNQUANTIZED)
     if weights is not None or not target.quantization:
         return others
     module = build(target).module

@@ -16,4 +16,5 @@ In reading order:
     renames  finds a prefix of names that differs between two models
     diff     the differences between two models or checkpoints
     changes  groups the differences into lines
+    complete  whether the tensors of a checkpoint are those of the model of its config
 """

@@ -181,10 +181,11 @@ def diff(
     in_b = contents(b, overrides=overrides_b, dtype=build_dtype)
     if in_a.is_checkpoint or in_b.is_checkpoint:
         in_a, in_b = in_a.saved, in_b.saved
-    return _compare(in_a, in_b)
+    return compare(in_a, in_b)
 
 
-def _compare(a: Contents, b: Contents) -> Diff:
+def compare(a: Contents, b: Contents) -> Diff:
+    """Compare the tensors of two models or checkpoints, and their configs."""
     only_a, tied_a = _missing(a, b)
     only_b, tied_b = _missing(b, a)
     common = [(tensor, b.tensors[name]) for name, tensor in a.tensors.items() if name in b.tensors]

@@ -146,7 +146,7 @@ def contents(
         text = os.fspath(source)
         if not is_checkpoint(text):
             target = resolve(text, overrides=overrides)
-            return _module_contents(build(target, dtype=dtype).module, text, target.notes)
+            return module_contents(build(target, dtype=dtype).module, text, target.notes)
         _check_no_overrides(text, overrides)
         return _checkpoint_contents(text)
     if not isinstance(source, nn.Module):
@@ -154,7 +154,7 @@ def contents(
             f"a module, a TARGET or the path of a checkpoint is needed, not {type(source).__name__}"
         )
     _check_no_overrides(type(source).__name__, overrides)
-    return _module_contents(source, type(source).__name__, ())
+    return module_contents(source, type(source).__name__, ())
 
 
 def is_checkpoint(text: str) -> bool:
@@ -212,7 +212,8 @@ def _file_tensor(name: str, tensor: torch.Tensor, first_names: dict[Any, str]) -
     )
 
 
-def _module_contents(module: nn.Module, text: str, notes: Sequence[str]) -> Contents:
+def module_contents(module: nn.Module, text: str, notes: Sequence[str]) -> Contents:
+    """The tensors of a module; `text` names it."""
     first_names: dict[int, str] = {}  # by the tensor's id
     tensors = {
         name: _module_tensor(name, tensor, kind, first_names)

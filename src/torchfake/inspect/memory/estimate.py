@@ -249,7 +249,7 @@ def _measure_module(workload: Workload, step: Step, is_timed: bool) -> Estimate:
         class_name=type(workload.module).__name__,
         device=device,
         workload=workload,
-        step=step,
+        step=replace(step, made=tracker.optimizer),
         answerer=fake_copy.answerer,
         commands=tracker.commands,
         loss=tracker.loss,

@@ -23,6 +23,7 @@ from torchfake.inspect.copies.workload import check_module, kind_of
 from torchfake.inspect.inputs.example_inputs import has_inputs
 from torchfake.inspect.inputs.hints import example_shape
 from torchfake.inspect.inputs.resizing import BATCH, SEQ
+from torchfake.inspect.memory import several_gpus
 from torchfake.inspect.memory.estimate import estimate as estimate_of
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit_record import RESERVED_BYTES as RESERVED_BYTES
@@ -32,13 +33,14 @@ from torchfake.inspect.memory.fit_record import chosen_of
 from torchfake.inspect.memory.limited import reserved_on, reserved_with_room
 from torchfake.inspect.memory.peaks import Peaks, peaks_of
 from torchfake.inspect.memory.search import MAX_SIZE, Search
-from torchfake.inspect.memory.several_gpus import call, is_plain, layout_for, may_be_planned
 from torchfake.inspect.memory.small_heap import small_heap
 from torchfake.inspect.records.messages import one_line
 from torchfake.inspect.serve import Serve
 
 _NOT_RUN = RuntimeError("it was not run")
 _USUAL_OF_SEVERAL = "h100-80gb"
+
+_MOST_BATCHES = 3  # gradients of earlier micro-batches may leave no room for the largest
 
 _INPUTS = "inputs are for estimate: fit(estimate(model, inputs), *gpus)"
 
@@ -127,7 +129,9 @@ def _fits(peaks: Peaks, named: dict[str, CudaProfile]) -> Fits:
         fits = [*_each(named, refused, fit_on)]
     shown = _shown(fits, named, peaks)
     found = Fits(peaks.estimate, tuple(fits), shown, peaks.mesh, refused=refused)
-    return found if found.fits or found.mesh is not None else _with_layout(found, named)
+    if found.fits or found.mesh is not None:
+        return found
+    return _with_layout(found, named, _accumulated(found, named, peaks))
 
 
 def _each(
@@ -149,17 +153,37 @@ def _each(
                 raise
 
 
-def _with_layout(fits: Fits, named: dict[str, CudaProfile]) -> Fits:
-    """The fits, which are all negative, with a plan to try on several of the largest GPU."""
-    if not may_be_planned(fits.shown):
+def _accumulated(fits: Fits, named: dict[str, CudaProfile], peaks: Peaks) -> Iterator[str]:
+    """The call for the step in the largest micro-batches that fit, of a few that are run."""
+    best = max(fits, key=lambda fit: fit.largest or 0)
+    batch, step = best.size or 1, peaks.estimate.step
+    if peaks.vary != BATCH or not best.largest or not several_gpus.may_be_planned(fits.shown):
+        return
+    sizes = [n for n in range(min(best.largest, batch), 0, -1) if batch % n == 0]
+    for size in sizes[:_MOST_BATCHES]:
+        number = step.accumulate * batch // size
+        text = several_gpus.accumulated_call(fits.shown, best.gpu, size, number)
+        again = replace(peaks.estimate, step=replace(step, accumulate=number))
+        run = Peaks(again, BATCH, peaks.reserved_bytes)
+        reserved = run.peak(named[best.gpu], size) if text else None
+        if text and reserved is not None and reserved <= best.usable_bytes:
+            yield text
+            return
+
+
+def _with_layout(fits: Fits, named: dict[str, CudaProfile], smaller: Iterable[str]) -> Fits:
+    """The fits, which are all negative, with a plan to try on several of the largest GPU; before it
+    the calls with a smaller batch.
+    """
+    if not several_gpus.may_be_planned(fits.shown):
         return fits
     largest = max(fits, key=lambda fit: fit.total_bytes)
     if len(named) == len(usual_profiles()):  # the user named no GPU
         largest = next((fit for fit in fits if fit.gpu == _USUAL_OF_SEVERAL), largest)
     usable = largest.total_bytes - largest.reserved_bytes
-    layout = layout_for(fits.shown, largest.gpu, named[largest.gpu], usable)
-    code = call(layout, fits.shown) if is_plain(fits.shown) else ()
-    return replace(fits, layout=layout, next_commands=code)
+    layout = several_gpus.layout_for(fits.shown, largest.gpu, named[largest.gpu], usable)
+    code = several_gpus.call(layout, fits.shown) if several_gpus.is_plain(fits.shown) else ()
+    return replace(fits, layout=layout, next_commands=(*smaller, *code))
 
 
 def _shown(fits: Sequence[Fit], named: dict[str, CudaProfile], peaks: Peaks) -> Estimate:

@@ -1,6 +1,7 @@
 """The plan to try if a model fits on no single GPU, as a command and as a call to paste.
 
-Input: an estimate, and the largest GPU that was tried. Output: a :class:`Layout`, and its text.
+Input: an estimate, and the largest GPU that was tried. Output: a :class:`Layout`, and its text; the
+call for the same step in smaller micro-batches.
 Invariant: the number of GPUs is approximate: enough for the states that FSDP2 shards, the
 activations of one sample and the gathered blocks; ``plan`` gives exact figures.
 """
@@ -18,7 +19,8 @@ from torchfake._core.gpu_profiles import CudaProfile
 from torchfake.errors import InputsError
 from torchfake.inspect.inputs.resizing import BATCH, SEQ, size_of
 from torchfake.inspect.memory.estimate_record import Estimate
-from torchfake.inspect.steps.step import NO_OPTIMIZER
+from torchfake.inspect.records.tensor_specs import dtype_name
+from torchfake.inspect.steps.step import NO_OPTIMIZER, Step
 from torchfake.inspect.storages.lifetimes import PHASES
 
 _MOST_GPUS = 1 << 14
@@ -39,7 +41,8 @@ class Layout(NamedTuple):
 
 
 def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: int) -> Layout:
-    """FSDP2 on as many GPUs as the training states need, rounded up to a power of two.
+    """FSDP2 on as many GPUs as the training states and the activations of the batch need, rounded
+    up to a power of two.
 
     Args:
         estimate: the estimate of a step that does not fit.
@@ -55,8 +58,14 @@ def layout_for(estimate: Estimate, name: str, gpu: CudaProfile, usable_bytes: in
     room = _FULL * usable_bytes - gathered
     checkpoint = "none" if trains and 2 * sample < room else "full"
     room -= sample if checkpoint == "none" else 0
+    more = sample if checkpoint == "none" and trains else 0  # of each sample but the first
+
+    def is_full(number: int) -> bool:
+        samples = max(1, (batch or 1) // number)
+        return states + number * more * (samples - 1) > number * max(room, 0)
+
     number = 2
-    while states > number * max(room, 0) and number < _MOST_GPUS:
+    while is_full(number) and number < _MOST_GPUS:
         number *= 2
     each = None if batch is None else max(1, batch // number)
     optimizer = estimate.step.optimizer if trains else "adamw"
@@ -98,6 +107,25 @@ def call(layout: Layout, estimate: Estimate) -> tuple[str, ...]:
         f'optimizer="{layout.optimizer}", gpu="{layout.gpu}", '
         f"**Strategy({', '.join(options)}).plan_options)"
     )
+
+
+def accumulated_call(estimate: Estimate, name: str, batch: int, accumulate: int) -> str | None:
+    """The Python code that fits the step of the user's ``model`` with smaller micro-batches; None
+    if the step has options or inputs that the code cannot name.
+    """
+    step, sizes = estimate.step, estimate.subject.kwargs
+    named = isinstance(step.optimizer, str | None) and step.around is Step.around
+    if not (named and is_plain(estimate) and hasattr(sizes, "resized")) or step.lengths:
+        return None
+    options = {
+        "seq": getattr(sizes, "seq", None),
+        "optimizer": step.optimizer,
+        "autocast": None if step.autocast is None else dtype_name(step.autocast),
+        "keep_gradients": step.keep_gradients or None,
+    }
+    words = [f"batch={batch}", *(f"{k}={v!r}" for k, v in options.items() if v is not None)]
+    given = ", ".join([*words, f"accumulate={accumulate}"]).replace("'", '"')
+    return f'fit(estimate(model, {given}, mode="training"), "{name}")'
 
 
 def _precision(estimate: Estimate) -> str:

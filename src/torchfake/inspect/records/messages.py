@@ -26,14 +26,16 @@ def one_line(error: BaseException, *, limit: int = 400) -> str:
 def import_refused(name: str, error: BaseException) -> TorchFakeError:
     """The error to raise where `name` cannot be imported: it names a package that is missing."""
     cause: BaseException | None = error
+    root = error
     while cause is not None:
         missing = getattr(cause, "name", None) if isinstance(cause, ModuleNotFoundError) else None
         if missing is not None:
             package = missing.partition(".")[0]
             needs = f"{name} needs {package}, which is not installed: pip install {package}"
             return MissingExtraError(needs)
-        cause = cause.__cause__ or cause.__context__
-    return TargetError(f"{name} could not be imported: {one_line(error)}")
+        root, cause = cause, cause.__cause__ or cause.__context__
+    why = "" if root is error else f"; the first error was {one_line(root)}"
+    return TargetError(f"{name} could not be imported: {one_line(error)}{why}")
 
 
 def assumed_text(answers: Sequence[Answer]) -> str:

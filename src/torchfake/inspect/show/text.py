@@ -35,6 +35,7 @@ from torchfake.inspect.show.step_lines import active_text, peak_text, step_block
 from torchfake.inspect.show.step_time import launches_note, untimed_note
 from torchfake.inspect.show.summary_table import tree_blocks
 from torchfake.inspect.show.verdict import (
+    asked_text,
     failure_note,
     largest_text,
     other_text,
@@ -156,7 +157,8 @@ def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
     of_model = *tree_blocks(summary, depth), as_lines(lines)
     memory = found.memory
     if memory is None:
-        return [Block(heading=headline(summary, found.weights)), *of_model]
+        parts = filter(None, (headline(summary, found.weights), found.checkpoint.text))
+        return [Block(heading=" | ".join(parts)), *of_model]
     heading = Block(heading=headline(summary, found.weights, with_gpu=False))
     estimate = memory if isinstance(memory, Estimate) else memory.shown
     answer = verdict_lines(memory) or [("peak", peak_text(estimate))]
@@ -237,4 +239,5 @@ def verdict_lines(found: Estimate | Fits) -> list[Line]:
     verdict = verdict_on_several(found, found.shown, is_of_mesh=is_of_mesh, refused=found.refused)
     refused = [(f"not on {gpu}", why) for gpu, why in found.refused.items()]
     other = ("quantized", other_text(found))
+    verdict += asked_text(found)
     return [("fits", verdict), other, *refused, ("mesh", found.mesh), ("next", found.next_commands)]

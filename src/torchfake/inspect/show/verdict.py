@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from torchfake._core.gpu_profiles import usual_profiles
 from torchfake.inspect.contents.weights import Weights, WeightsFit
+from torchfake.inspect.inputs.resizing import BATCH
 from torchfake.inspect.memory.estimate_record import Estimate
 from torchfake.inspect.memory.fit import Fit, Fits
 from torchfake.inspect.records.units import compared_bytes, count_text, number_text
@@ -154,6 +155,18 @@ def largest_text(fit: Fit) -> str:
     return " or ".join(found) or "none" * is_searched
 
 
+def asked_text(fits: Sequence[Fit]) -> str:
+    """``; max seq 1,024 (the model's limit)``: the largest size that fits on any of the GPUs, where
+    another one than the batch was asked for.
+    """
+    best = max(fits, key=lambda fit: (fit.users or fit.largest or 0, fit.context or 0))
+    largest, on = largest_text(best), f" on {best.gpu}" * (len(fits) > 1)
+    if best.vary in (None, BATCH) or not largest:
+        return ""
+    what = "serves at most" if best.serve is not None else f"max {best.vary}"
+    return f"; {what} {largest}{'' if largest == 'none' else on}"
+
+
 def which_shown(fits: Fits) -> str:
     """Which of several GPUs the step is shown on."""
     return "the smallest that it fits on" if fits.fits else "the largest"
@@ -233,7 +246,7 @@ def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str
         yield counted.does + within + loss
     yield _batch(estimate) if batch is None else batch
     if counted.seq is not None:
-        yield f"seq {counted.seq:,}"
+        yield f"{'text' if counted.denoises else 'seq'} {counted.seq:,}"
     if counted.not_given:
         yield f"no {counted.not_given}"
     if step.decode is not None:

@@ -68,7 +68,6 @@ def made_optimizer(make: Callable[[Any], Any], module: nn.Module, name: str) -> 
         )
     if isinstance(made, torch.optim.LBFGS):
         raise InputsError(lbfgs_refused(made))
-    _use_foreach_on_cuda(made)
     return made
 
 
@@ -105,20 +104,21 @@ def _optimizer_class(name: str) -> type[Optimizer]:
             known[key.lower()] = value
     if name.lower() not in known:
         names = ", ".join(sorted(known))
-        raise InputsError(f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}")
+        raise InputsError(
+            f"optimizer is {name!r}: torch.optim has no {name!r}; there are: {names}"
+            f"{_elsewhere(name)}"
+        )
     return known[name.lower()]
 
 
-def _use_foreach_on_cuda(optimizer: Optimizer) -> None:
-    """Choose the foreach implementation for parameters on CUDA, as torch does for real parameters.
-
-    It updates all tensors at once, which takes memory. torch's own choice also depends on the class
-    of the parameters, and does not include fakes.
-    """
-    for group in optimizer.param_groups:
-        undecided = group.get("foreach", True) is None and not group.get("fused")
-        if undecided and group["params"] and group["params"][0].device.type == "cuda":
-            group["foreach"] = True
+def _elsewhere(name: str) -> str:
+    """How to give an optimizer whose name says that its state has 8 bits."""
+    if "8bit" not in name.lower():
+        return ""
+    return (
+        "; those with 8 bits are bitsandbytes': in Python, "
+        "optimizer=lambda params: bitsandbytes.optim.AdamW8bit(params)"
+    )
 
 
 def _copied_groups(given: Optimizer, fake_copy: FakeCopy) -> list[dict[str, Any]]:

@@ -50,6 +50,7 @@ class Step:
     evaluation: int | None = None  # samples of a pass of evaluation after the steps
     serve: Serve | None = None  # the serving workload
     pages: tuple[Any, ...] = ()  # of a paged cache, what each layer caches, if already known
+    made: str | None = None  # the class of the optimizer that a function has made, once it has
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # entered for each micro-batch
 
     @property
@@ -64,6 +65,8 @@ class Step:
             return given
         kind = given if isinstance(given, type) else type(given)
         is_named = isinstance(given, (type, torch.optim.Optimizer))
+        if not is_named and self.made is not None:
+            return self.made.lower()
         return kind.__name__.lower() if is_named else getattr(given, "__name__", repr(given))
 
 

@@ -64,6 +64,7 @@ class PlainLoop:
         which its constructor creates, and the tables of bitsandbytes' optimizers.
         """
         module, held = self._copy.module, self._copy.held_by_inputs
+        tracker.optimizer = None if self._optimizer is None else type(self._optimizer).__name__
         register_all(module, tracker)
         tracker.register((("", tensor) for tensor in held), "inputs")
         tracker.register(gradients_of(module), "gradients")

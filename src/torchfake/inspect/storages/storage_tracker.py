@@ -77,6 +77,7 @@ class StorageTracker(Observer):
         self.end = 0  # the clock at the end of the step
         self.phase = "start"  # the phase that is running
         self.loss: str | None = None  # what the backward pass begins with, as text
+        self.optimizer: str | None = None  # the name of the class of the optimizer
         self._has_workspace = has_workspace
         self._entered = self._num_since = 0  # modules that were entered, operators since then
         self.ops: set[Any] = set()  # all operators that ran

@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+NOT_READ = "built from its config: its checkpoint was not read"
+"""The note where a target has a checkpoint, and an answer is about the model of its config."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -24,3 +27,8 @@ class Target:
     quantization: dict[str, Any] | None = None  # the quantization_config in the config
     is_built: bool = False  # whether the TARGET is an instance, which `construct` copies
     saved: Callable[[], dict[str, Any]] | None = None  # reads the headers of the checkpoint
+
+    @property
+    def notes_of_config(self) -> tuple[str, ...]:
+        """The notes on an answer about the model of the config, for which no file is read."""
+        return self.notes if self.saved is None else (*self.notes, NOT_READ)

@@ -128,6 +128,7 @@ def test_a_quantized_checkpoint_that_does_not_fit_is_offered_fewer_bits(tmp_path
 
     def on_one(users: int, **options: Any) -> Any:
         given = {"gpu": "b200-180gb", "utilization": 0.02, "cache_dtype": "bf16", **options}
+        given["pass_tokens"] = 256  # so few that fewer are not tried
         return served((str(tmp_path), ()), users=users, **given)
 
     users = on_one(1).most_users_on_average + 1

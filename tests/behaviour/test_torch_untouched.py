@@ -71,6 +71,7 @@ WHILE_A_FAKE_LIVES = {
         for name in ("cpu", "cuda", "meta", "mps", "mtia", "xpu")
     ),
     *(f"torch.distributed.tensor:DTensor.{name}" for name in ("device", "get_device", "type")),
+    "torch.get_device",
     "torch.autograd._make_grads",
     *(
         f"torch.autograd.function:BackwardCFunction.{name}"

@@ -1,7 +1,8 @@
 """Limits of what users are to see, compared with what they do see.
 
 Input: limits in seconds, a plan of a server. Output: which times meet them, by how much, and for
-how many users. Invariant: a time is near to its limit if it is nearer than the error of such times.
+how many users. Invariant: a time is near to its limit if it is nearer than the error of such times;
+an error that is not known counts as that of GPUs that were compared.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ class Limits:
         return {name: share for name, share in self.shares(steady).items() if share > 1}
 
     def near(self, found: ServingPlan, steady: Steady) -> dict[str, float]:
-        """The times of a plan that are nearer to their limits, on either side, than the error that
-        is known of such times, each with that error.
+        """The times of a plan that are nearer to their limits, on either side, than the error of
+        such times, each with that error.
         """
-        errors = {name: (found.errors or {}).get(name, 0.0) for name in TIMES}
+        errors = found.least_errors
         return {
             TIMES[name]: errors[name]
             for name, seconds, limit in self._compared(steady)
-            if abs(seconds / limit - 1) < errors[name]
+            if _surely_met(name, errors[name]) < seconds / limit < 1 + errors[name]
         }
 
     def _compared(self, steady: Steady) -> Iterator[tuple[str, float, float]]:
@@ -88,6 +89,13 @@ class Limits:
             yield "first_token_seconds", steady.first_token_seconds, self.first_token
         if self.each_token is not None:
             yield "seconds_per_token", steady.seconds, self.each_token
+
+
+def _surely_met(name: str, error: float) -> float:
+    """The largest share of its limit of a time that meets it whatever its error is. Errors are
+    shares of what was published: of times for first tokens, and of tokens per second for others.
+    """
+    return 1 - error if name == "first_token_seconds" else 1 / (1 + error)
 
 
 NO_LIMITS = Limits()

@@ -54,8 +54,8 @@ class Offer:
 
     @property
     def throughput_error(self) -> float:
-        """The error of its tokens per second, as a share; 0 if none is known."""
-        return (self.plan.errors or {}).get("tokens_per_second", 0.0)
+        """The error of its tokens per second, as a share."""
+        return self.plan.least_errors["tokens_per_second"]
 
     @property
     def is_sure(self) -> bool:

@@ -243,7 +243,8 @@ def _seen(limits: Limits, found: ServingPlan, steady: Steady) -> str:
     for name, seconds in times.items():
         text = f"{name} {seconds_text(seconds)}"
         if name in near:
-            error = f"less than the error of {100 * near[name]:.0f} %"
+            of_others = " of other GPUs" * (found.errors is None)
+            error = f"less than the error of {100 * near[name]:.0f} %{of_others}"
             text += f" ({'perhaps: ' * may_hold}{past_text(shares[name])}, {error})"
         elif shares.get(name, 0) > 1:
             text += f" ({past_text(shares[name])})"

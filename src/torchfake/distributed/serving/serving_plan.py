@@ -218,12 +218,22 @@ class ServingPlan(Record):
         """How far nine in ten published figures were from estimates, as shares; None for GPUs that
         were not compared.
         """
-        machine, compared = self.server.machine, DENSE
-        if self.server.work.has_experts:
-            is_integer = machine.weights is not None and machine.weights.name in ("awq", "gptq")
-            compared = WITH_EXPERTS_IN_INTEGERS if is_integer else WITH_EXPERTS
+        machine, compared = self.server.machine, self._compared
         is_known = name_of(machine.gpu) in compared.gpus
         return dict(compared.errors) if is_known and not machine.engine.is_eager else None
+
+    @property
+    def least_errors(self) -> dict[str, float]:
+        """The errors; of GPUs that were not compared those of others, since theirs are not less."""
+        return self._compared.errors
+
+    @property
+    def _compared(self) -> Compared:
+        weights = self.server.machine.weights
+        if not self.server.work.has_experts:
+            return DENSE
+        is_integer = weights is not None and weights.name in ("awq", "gptq")
+        return WITH_EXPERTS_IN_INTEGERS if is_integer else WITH_EXPERTS
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ def _check_batch(call: Call) -> None:
     tensor = call.args[0]
     if call.device.type == "cpu" and not tensor.numel():
         with dispatcher.as_eager():  # raises what eager raises
-            call.func(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
+            routine = call.func.overloadpacket  # without ``out=``
+            routine(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
 
 
 def _check_weights(call: Call) -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import runpy
+import subprocess
 import sys
 import textwrap
 import threading
@@ -242,3 +243,22 @@ def test_loaders_are_as_before_after_the_mode() -> None:
         assert [loader.exec_module for loader in loaders] != before
     assert [loader.exec_module for loader in loaders] == before
     assert not any("exec_module" in vars(loader) for loader in loaders)
+
+
+def test_what_a_module_adds_to_lists_of_torch_in_a_mode_stays() -> None:
+    """DTensor's module adds its class to those whose optimizers update many tensors at once."""
+    program = """
+import sys
+import torch
+from torchfake import fake_mode
+
+owners = [sys.modules[name] for name in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
+with fake_mode(fake_cuda=True):
+    from torch.distributed.tensor import DTensor
+
+    assert all(DTensor in owner._foreach_supported_types for owner in owners)
+for owner in owners:
+    assert owner._foreach_supported_types.count(DTensor) == 1
+    assert type(owner._foreach_supported_types) is list
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

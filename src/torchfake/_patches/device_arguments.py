@@ -179,10 +179,16 @@ def _in_order_of_cpp(original: Any, keys: Iterable[tuple[torch.device, torch.dty
 
 
 class _TypesWithFakes(list[type]):
-    """Classes that foreach accepts: torch's list, and fakes unless operations are recorded."""
+    """Classes that foreach accepts: torch's list, and fakes unless operations are recorded. A
+    module that is imported in a mode adds DTensor to torch's own list.
+    """
+
+    def __init__(self, original: list[type]) -> None:
+        super().__init__(original)
+        self._original = original
 
     def __contains__(self, cls: object) -> bool:
-        if super().__contains__(cls):
+        if cls in self._original:
             return True
         return isinstance(cls, type) and issubclass(cls, FakeTensor) and not modes.is_recording()
 

@@ -48,9 +48,8 @@ def refuse_nested(func: Any, args: Any, kwargs: Any) -> Any:
     raise UnsupportedOpError(
         f"{func} makes or takes a nested tensor, which cannot be recorded or fake. "
         "nn.TransformerEncoder (and nn.Transformer) asks for it in eval() with a "
-        "src_key_padding_mask. Make the encoder "
-        "with enable_nested_tensor=False, set encoder.use_nested_tensor = False, or call train(); "
-        "or do this after materialize_module"
+        "src_key_padding_mask. Make the encoder with enable_nested_tensor=False, set "
+        "encoder.use_nested_tensor = False, or call train(); or do this after materialize_module"
     )
 
 
@@ -80,8 +79,8 @@ def _check_driver(call: Call) -> None:
     if call.kwargs.get("driver") is not None and call.device.type == "cpu":
         one = torch.ones(1, 1, dtype=call.tensors[0].dtype, device="cpu")
         with dispatcher.as_eager():  # raises what eager raises
-            routine = call.func.overloadpacket  # without ``out=``
-            routine(*[one] * _WITH_DRIVER[call.traits.packet], driver=call.kwargs["driver"])
+            matrices = [one] * _WITH_DRIVER[call.traits.packet]  # without ``out=``
+            call.func.overloadpacket(*matrices, driver=call.kwargs["driver"])
 
 
 _TRANSFORMS = frozenset({"aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r"})
@@ -91,9 +90,9 @@ def _check_batch(call: Call) -> None:
     """Refuse to transform no signals, if the library of Fourier transforms does."""
     tensor = call.args[0]
     if call.device.type == "cpu" and not tensor.numel():
-        with dispatcher.as_eager():  # raises what eager raises
-            routine = call.func.overloadpacket  # without ``out=``
-            routine(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *call.args[1:])
+        with dispatcher.as_eager():  # raises what eager raises, without ``out=``
+            nothing = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            call.func.overloadpacket(nothing, *call.args[1:])
 
 
 def _check_weights(call: Call) -> None:

@@ -33,13 +33,13 @@ def with_strides_of_eager(func: Any, kernel: _Kernel, device_type: str) -> _Kern
     rule = _own_rule(func, device_type) or _stride_rule(func)
     if rule is None:
         return kernel
+    casts = may_cast(func, device_type)
 
     def corrected(*args: Any, **kwargs: Any) -> Any:
         def each(meta: Any) -> Any:
             if type(meta) is not torch.Tensor or _is_of_arguments(meta, args):
                 return meta
-            is_cast = device_type == "cpu" and casts_all(args, meta)
-            given = copied(args) if is_cast else args
+            given = copied(args) if casts and casts_all(args, meta) else args
             strides = rule(func, given, kwargs, tuple(meta.shape))
             if strides is None or strides == meta.stride():
                 return meta
@@ -66,6 +66,11 @@ def as_cast_on_cpu(args: Any) -> Any:
         _copied(arg) if isinstance(arg, torch.Tensor) and arg.dtype != common else arg
         for arg in args
     )
+
+
+def may_cast(func: Any, device_type: str) -> bool:
+    """Whether an operator may cast its tensors before it computes: elementwise, on the CPU."""
+    return device_type == "cpu" and torch.Tag.pointwise in func.tags
 
 
 def casts_all(args: Any, made: Any) -> bool:

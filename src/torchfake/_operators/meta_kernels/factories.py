@@ -100,7 +100,7 @@ def draw_like_first(parameter: Tensor, *_args: Any, **_options: Any) -> Tensor:
 @register_meta_kernel(aten.arange.out, aten.arange.start_out)
 def arange_into(*numbers: Any, out: Tensor) -> Tensor:
     """aten/src/ATen/native/RangeFactories.cpp: `out` keeps its shape if it has as many elements."""
-    start, end, step = (0, *numbers, 1)[-3:] if len(numbers) == 1 else (*numbers, 1)[:3]
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     size = arange(start, end, step, dtype=out.dtype, device="meta").shape
     return out if out.numel() == size.numel() else out.resize_(size)
 

@@ -88,7 +88,7 @@ def _replace(func: Any, device_type: str, ours: Kernel, *args: Any, **kwargs: An
 
 
 def _begin(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
-    casts = device_type == "cpu" and torch.Tag.pointwise in func.tags
+    casts = result_strides.may_cast(func, device_type)
     if casts:
         args = result_strides.as_cast_on_cpu(args)
     with dispatcher.with_parts_seen_by(_Parts(device_type, func._schema.name)):

@@ -19,7 +19,7 @@ from torchfake.inspect.contents.diff import compare
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, module_contents
 from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.tensor_specs import dtype_name
-from torchfake.inspect.records.units import number_text
+from torchfake.inspect.records.units import counts_text
 from torchfake.inspect.targets.saved_tensors import SavedTensor
 
 
@@ -56,17 +56,13 @@ def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> Che
         (len(reshaped), "of another shape", reshaped),
         (len(unknown), "unknown", unknown),
     ]
-    kinds = [each for each in counted if each[0]]
-    if not kinds:
+    text = counts_text(((number, what) for number, what, _ in counted), "tensor")
+    if not text:
         return WHOLE
-    texts = [
-        f"{number:,} {what}" if i else f"{number_text(number, 'tensor')} {what}"
-        for i, (number, what, _) in enumerate(kinds)
-    ]
     loads = not (missing or reshaped)
     about = "with tensors that its config's model lacks" if loads else "incomplete"
-    notes = [f"{what}: {_names(tensors)}" for _, what, tensors in kinds]
-    return CheckpointState(f"checkpoint {about}: {', '.join(texts)}", loads, (*notes,))
+    notes = [f"{what}: {_names(tensors)}" for number, what, tensors in counted if number]
+    return CheckpointState(f"checkpoint {about}: {text}", loads, (*notes,))
 
 
 def _tensor(name: str, saved: SavedTensor) -> NamedTensor:

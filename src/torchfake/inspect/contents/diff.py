@@ -21,7 +21,7 @@ from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefi
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, Source, contents
 from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.record import Record
-from torchfake.inspect.records.units import bytes_text, count_text, number_text
+from torchfake.inspect.records.units import bytes_text, count_text, counts_text, number_text
 from torchfake.inspect.targets.options import dtype_named
 
 
@@ -75,17 +75,13 @@ class Diff(Record):
             (num_distinct(self.only_b), "only in B"),
             (num_distinct(self.changed), "in both and different"),
         )
-        found = [(number, where) for number, where in numbers if number]
-        parts = [
-            f"{number:,} {where}" if i else f"{number_text(number, 'tensor')} {where}"
-            for i, (number, where) in enumerate(found)
-        ]
+        parts = counts_text(numbers, "tensor")
         renamed = "" if self.prefix is None else self.prefix.text
         if not parts and self.config:
             return f"the same {alike} but for {renamed}; {changes_text(self.config)}"
         if not parts:
             return f"identical but for {renamed}: {alike}"
-        differ = f"different: {', '.join(parts)}; {self.num_equal:,} alike"
+        differ = f"different: {parts}; {self.num_equal:,} alike"
         return f"{differ}, with {renamed}" if renamed else differ
 
     def to_dict(self) -> dict[str, Any]:

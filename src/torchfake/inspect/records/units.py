@@ -6,7 +6,7 @@ Input: a number. Output: text of three digits and a unit. Invariant: 1 GB is 10^
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchfake._torch.contexts import Setting
@@ -77,6 +77,17 @@ def rounded_text(count: int) -> str:
 def number_text(number: int, noun: str) -> str:
     """A number of things: ``1 user``, ``1,024 users``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def counts_text(counts: Iterable[tuple[int, str]], noun: str) -> str:
+    """Numbers of things, each with what is said of them, but for those of which there are none.
+
+    >>> counts_text([(3, "missing"), (0, "unknown"), (2, "of another shape")], "tensor")
+    '3 tensors missing, 2 of another shape'
+    """
+    found = [(number, what) for number, what in counts if number]
+    texts = [f"{number_text(number, noun)} {what}" for number, what in found[:1]]
+    return ", ".join([*texts, *(f"{number:,} {what}" for number, what in found[1:])])
 
 
 def price_text(price: float) -> str:

@@ -29,6 +29,7 @@ import pytest
             "; see torchfake serve --cache-dtype DTYPE: Dtype of the KV cache: ",
         ),
         ("fit m --trian", "No such option: --trian (Possible options: --train)\n"),
+        ("serve m --answer 3", "No such option: --answer (Possible options: --answer-tokens)\n"),
         ("fit m --vram 24", "No such option: --vram\n"),  # typer's own guesses were --lora, --vary
         (f"fit m --{'x' * 1000}", "No such option: --xxx"),
         ("fit m -q", "No such option: -q\n"),

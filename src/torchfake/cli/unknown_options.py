@@ -39,7 +39,9 @@ def name_what_is_meant(error: Any) -> None:
     own = _options(context.command)
     others = {name: _options(each) for name, each in commands.items() if each != context.command}
     having = [f"torchfake {name}" for name, options in others.items() if option in options]
-    error.possibilities = None
+    error.possibilities = [name for name in own if name.startswith(f"{option}-")] or None
+    if error.possibilities:
+        return
     if having:
         those = f"{listed(having, 'and')} {'have' if having[1:] else 'has'}"
         error.message += f" of torchfake {context.command.name}; {those} it"

@@ -42,11 +42,15 @@ class Limits:
         )  # fmt: skip
 
     def may_be_missed_by(self, found: ServingPlan) -> bool:
-        """Whether a time that meets its limit is nearer to it than the error."""
+        """Whether a time that meets its limit is nearer to it than the error, or is longer than its
+        estimate by a cost that is not counted.
+        """
         steady = found.steady
-        return steady is not None and bool(
-            self.near(found, steady).keys() - self.missed_by(steady).keys()
-        )
+        if steady is None:
+            return False
+        in_time = self.shares(steady).keys() - self.missed_by(steady).keys()
+        near = self.near(found, steady).keys()
+        return bool(in_time) and (found.expands_cache or not near.isdisjoint(in_time))
 
     def most_users(self, found: ServingPlan) -> int:
         """The most users who see their tokens in time, none of whom waits for memory; 0 if even one

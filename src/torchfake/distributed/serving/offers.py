@@ -58,11 +58,6 @@ class Offer:
         return self.plan.least_errors["tokens_per_second"]
 
     @property
-    def is_sure(self) -> bool:
-        """Whether full contexts have room, and no time is nearer to a limit than the error."""
-        return self.plan.verdict == "yes" and not self.limits.may_be_missed_by(self.plan)
-
-    @property
     def meets(self) -> bool:
         """Whether it meets the limits."""
         return self.limits.met_by(self.plan)
@@ -135,45 +130,65 @@ class ServingSearch(Record):
         return dict(Counter(offer.gpu for offer in self.offers if offer.gpu not in met))
 
     @property
+    def surest(self) -> list[Offer]:
+        """The offers that meet the limits by more than the error of such times; if none does, all
+        that meet them.
+        """
+        meeting = self.meeting
+        return [o for o in meeting if not self.limits.may_be_missed_by(o.plan)] or meeting
+
+    @property
     def fewest(self) -> Offer | None:
-        """The offer with the fewest GPUs, of these the one with most tokens per second."""
-        return min(self.meeting, key=by_fewest, default=None)
+        """Of the surest offers the one with the fewest GPUs, of these the one with most tokens per
+        second.
+        """
+        return min(self.surest, key=by_fewest, default=None)
 
     @property
     def answer(self) -> Offer | None:
-        """The offer that is named first: with prices the one with the lowest price of an hour, else
-        the one with the fewest GPUs. Where each serves as many users as it can, the one with the
-        lowest price of a token, or most tokens.
+        """Of the surest offers the one that is named first: with prices the one with the lowest
+        price of an hour, else the one with the fewest GPUs. Where each serves as many users as it
+        can, the one with the lowest price of a token, or most tokens.
         """
-        return min(self.meeting, key=by_cost, default=None)
+        return min(self.surest, key=by_cost, default=None)
 
     @property
-    def sure(self) -> Offer | None:
-        """If the answer is not sure to meet the limits with full contexts: the offer that costs
-        least of those that are.
-        """
-        is_sure = self.answer is None or self.answer.is_sure
-        sure = (offer for offer in self.meeting if offer.is_sure and not is_sure)
-        return min(sure, key=by_cost, default=None)
+    def roomy(self) -> Offer | None:
+        """If the answer has no room for full contexts: the least of the surest offers that has."""
+        is_roomy = self.answer is None or self.answer.plan.verdict == "yes"
+        roomy = (o for o in self.surest if o.plan.verdict == "yes" and not is_roomy)
+        return min(roomy, key=by_cost, default=None)
 
     @property
     def perhaps(self) -> list[Offer]:
-        """Of each type of GPU the offer that misses a limit by less than the error of such times
-        and costs least, if it costs less than those of the type that meet the limits; of a type of
-        which none does, if it costs less than the answer.
+        """Of each type of GPU the offers that are nearer to a limit than the error of such times
+        and cost least: one that meets it, if that costs less than the surest ones of the type, and
+        one that misses it, if that costs less than all that meet it. Of a type without surer ones,
+        what costs less than the answer.
         """
-        near = [o for o in self.offers if not o.meets and self.limits.may_hold_for(o.plan)]
-        best, found = [] if self.answer is None else [self.answer], list[Offer]()
-        for kind in dict.fromkeys(offer.gpu for offer in near):
-            least = min((each for each in near if each.gpu == kind), key=by_cost)
-            surer = [offer for offer in self.meeting if offer.gpu == kind] or best
-            found += [least] if all(least.cost < offer.cost for offer in surer) else []
+        surest, found = self.surest, list[Offer]()
+        for kind in dict.fromkeys(offer.gpu for offer in self.offers):
+            surer = [offer for offer in surest if offer.gpu == kind]
+            for near in self._near_on(kind):
+                least = [offer.cost for offer in surer] or [o.cost for o in (self.answer,) if o]
+                cheaper = [offer for offer in near if all(offer.cost < cost for cost in least)]
+                found += _first(cheaper, by_cost)
+                surer += cheaper
         return sorted(found, key=by_cost)
+
+    def _near_on(self, kind: str) -> tuple[list[Offer], list[Offer]]:
+        """The offers on a type of GPU that are nearer to a limit than the error of such times:
+        those that meet it, and those that miss it.
+        """
+        surest = {id(offer) for offer in self.surest}
+        of_kind = [o for o in self.offers if o.gpu == kind and id(o) not in surest]
+        near = [offer for offer in of_kind if self.limits.may_hold_for(offer.plan)]
+        return [o for o in near if o.meets], [o for o in near if not o.meets]
 
     @property
     def fastest(self) -> Offer | None:
-        """The offer with most tokens per second on each GPU."""
-        return max(self.meeting, key=_per_gpu, default=None)
+        """Of the surest offers the one with most tokens per second on each GPU."""
+        return max(self.surest, key=_per_gpu, default=None)
 
     @property
     def nearest(self) -> tuple[int, Offer] | None:
@@ -205,17 +220,21 @@ class ServingSearch(Record):
 
     @property
     def cheapest(self) -> Offer | None:
-        """The offer with the lowest price of a million tokens; None without prices."""
-        priced = [offer for offer in self.meeting if offer.price is not None]
+        """Of the surest offers the one with the lowest price of a million tokens; None without
+        prices.
+        """
+        priced = [offer for offer in self.surest if offer.price is not None]
         return min(priced, key=_by_price, default=None)
 
     @property
     def as_good(self) -> list[Offer]:
-        """The offers of other types that cost as much as the answer; none if that is an hour."""
+        """The surest offers of other types that cost as much as the answer; none if that is the
+        price of an hour.
+        """
         answer, found = self.answer, dict[str, Offer]()
         if answer is None or (answer.hourly is not None and not answer.is_filled):
             return []
-        for offer in sorted(self.meeting, key=by_cost):
+        for offer in sorted(self.surest, key=by_cost):
             found.setdefault(offer.gpu, offer)
         return [o for o in found.values() if o is not answer and o.costs_as_much_as(answer)]
 
@@ -247,7 +266,7 @@ class ServingSearch(Record):
             "fewest_gpus": self.fewest,
             "most_tokens": self.fastest,
             "cheapest_by_token": self.cheapest,
-            "sure": self.sure,
+            "roomy": self.roomy,
         }
         return {
             "target": self.target,

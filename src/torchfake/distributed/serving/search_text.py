@@ -57,7 +57,7 @@ def _within(offer: Offer) -> str:
         return ""
     missed, near = limits.missed_by(steady), limits.near(offer.plan, steady)
     if missed.keys() <= near.keys():
-        return "perhaps" if near else "met"
+        return "perhaps" if near or limits.may_be_missed_by(offer.plan) else "met"
     return f"past: {', '.join(missed)}"
 
 
@@ -127,8 +127,8 @@ def _best(found: ServingSearch) -> Iterator[Line]:
     yield less, [f"{change}: {_offer_text(found, offer)}" for change, offer in found.remedies]
     yield from (("note", note) for note in plan.notes)
     yield from _notes_of_others(found, answer)
-    if found.sure is not None:
-        yield "surely", f"{_offer_text(found, found.sure)}, with room for full contexts"
+    if found.roomy is not None:
+        yield "with room", f"{_offer_text(found, found.roomy)}, which holds full contexts"
     if cheapest is not None and cheapest is not answer:
         alike = _is_alike(answer, cheapest) * f", by less than the error of {_error(answer)}"
         yield "  by token", f"{_offer_text(found, cheapest)}, the cheapest by the token{alike}"
@@ -142,13 +142,15 @@ def _best(found: ServingSearch) -> Iterator[Line]:
 
 def _first_for(found: ServingSearch, answer: Offer) -> tuple[str, str]:
     """The name of the first row, and for what that way is named first."""
+    surely = " of what surely meets the limits" * (len(found.surest) < len(found.meeting))
     if answer.hourly is None:
-        return ("fewest", "") if found.users is not None else ("most tokens", "")
-    are_priced = all(offer.hourly is not None for offer in found.meeting)
+        name = "fewest" if found.users is not None else "most tokens"
+        return name, f"; {name}{surely}" * bool(surely)
+    are_priced = all(offer.hourly is not None for offer in found.surest)
     of_priced = "" if are_priced else ", of GPUs with a price"
     by = " and by the token" * (answer is found.cheapest)
     by = "the token" if found.users is None else f"the hour{by}"
-    return "cheapest", f"; least by {by}{of_priced}{_for_less(found)}"
+    return "cheapest", f"; least by {by}{surely}{of_priced}{_for_less(found)}"
 
 
 def _users_text(found: ServingSearch) -> str:
@@ -265,7 +267,8 @@ def _reached(limits: Limits, offer: Offer) -> str:
     if plan.steady is None or not plan.fits:
         return f"{_where(offer)}: {lacking_text(plan)}"
     tight = ", tight" * (plan.verdict == "tight")
-    return f"{_where(offer)}{tight}: {_seen(limits, plan, plan.steady)}"
+    more = ", without the time of expanding the cache" * plan.expands_cache
+    return f"{_where(offer)}{tight}: {_seen(limits, plan, plan.steady)}{more}"
 
 
 def _else(found: ServingSearch) -> Iterator[str]:

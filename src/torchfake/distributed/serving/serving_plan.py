@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torchfake.distributed.passes.capacity import Memory
+from torchfake.distributed.passes.formats import of_cache
 from torchfake.distributed.passes.loads import Steady
 from torchfake.distributed.serving.server import Server
 from torchfake.inspect.records.record import Record
@@ -221,6 +222,12 @@ class ServingPlan(Record):
         machine, compared = self.server.machine, self._compared
         is_known = name_of(machine.gpu) in compared.gpus
         return dict(compared.errors) if is_known and not machine.engine.is_eager else None
+
+    @property
+    def expands_cache(self) -> bool:
+        """Whether attention expands the cache, for a time that is in no figure."""
+        machine, serve = self.server.machine, self.server.serve
+        return bool(of_cache(serve.dtype_name, machine.gpu))
 
     @property
     def least_errors(self) -> dict[str, float]:

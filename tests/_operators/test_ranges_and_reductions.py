@@ -27,7 +27,10 @@ LAYOUTS = (
     ((1, 3), (4, 5), 1), ((2, 3, 1), (6, 1, 15), 0), ((0, 3), (1, 7), 0), ((2, 3), (1, 2), 0),
     ((0,), (4,), 0),
 )  # fmt: skip
-UNARY = ("sqrt", "sigmoid", "erf", "reciprocal", "logit", "angle", "square", "neg", "isnan")
+UNARY = (
+    "sqrt", "sigmoid", "erf", "reciprocal", "logit", "angle", "square", "neg", "isnan", "isinf",
+    "isfinite",
+)  # fmt: skip
 
 
 def spaces() -> Iterator[tuple[str, Program]]:
@@ -72,7 +75,7 @@ def reductions() -> Iterator[tuple[str, Program]]:
 
 
 def casts() -> Iterator[tuple[str, Program]]:
-    dtypes = torch.uint8, torch.bool, torch.int64, torch.float32
+    dtypes = torch.uint8, torch.bool, torch.int64, torch.float32, torch.complex64
     for name, dtype, layout in itertools.product(UNARY, dtypes, LAYOUTS):
 
         def program(name: str = name, dtype: Any = dtype, layout: Any = layout) -> Any:

@@ -100,7 +100,7 @@ def _begin(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
 
 def _compose(func: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
     try:
-        with dispatcher.with_parts_seen_by(_Parts(device_type, whole=func)):
+        with dispatcher.with_parts_seen_by(_Parts(device_type)):
             return cpp_metadata.compose_below_autograd(func, args, kwargs)
     except NotImplementedError:  # a part has no meta kernel, but the whole may have one
         return _of_python(func, device_type)(*args, **kwargs)

@@ -96,6 +96,10 @@ def test_names_of_submodules_are_there() -> None:
 
 def test_did_you_mean() -> None:
     assert did_you_mean("inspct", ["inspect", "init", "fit"]) == "; did you mean inspect?"
+    assert (
+        did_you_mean("num_layer", ["num_hidden_layers", "x"]) == "; did you mean num_hidden_layers?"
+    )
+    assert did_you_mean("num_layer", ["number", "lay_num"]) == ""
     assert did_you_mean("PLAN", ["plans", "Plane"]) == "; did you mean plans or Plane?"
     assert did_you_mean("plan", ["plans", "plane"], lambda name: name[:3]) == "; did you mean pla?"
     assert did_you_mean("summary", ["fit"]) == ""

@@ -346,5 +346,13 @@ def did_you_mean(unknown: str, known: Iterable[str], shown: Callable[[str], str]
         return ""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(unknown.lower(), by_lower, n=3, cutoff=0.7)
+    words = unknown.lower().split("_")
+    close = close or [name for name in by_lower if words[1:] and _has_words(name, words)][:3]
     names = list(dict.fromkeys(shown(by_lower[name]) for name in close))
     return f"; did you mean {listed(names)}?" if names else ""
+
+
+def _has_words(name: str, words: Sequence[str]) -> bool:
+    """Whether a name has all words, or words that they begin: ``num_hidden_layers``, of num_layer."""
+    own = name.split("_")
+    return all(any(each.startswith(word) for each in own) for word in words)

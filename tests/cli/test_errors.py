@@ -46,7 +46,7 @@ pytestmark = [
         ),
         (
             "resnet9",
-            "'resnet9' is not a target: write organisation/resnet9 for a model on the Hugging",
+            "'resnet9' is not a target: there is no such file or folder; write organisation/resnet9",
         ),
         ("transformers:gpt2", "has no 'gpt2'; did you mean GPT2Model"),
         (
@@ -76,7 +76,10 @@ pytestmark = [
         ("exits_here.py:f", "exits_here.py could not be imported: SystemExit: 1"),
         ("timm_not:there", "there is no module 'timm_not' in the current directory or installed"),
         ("models_here:net", "models_here has no 'net'; did you mean Net?"),
-        ("models_here:__name__", "models_here:__name__ is a str, which cannot be called"),
+        (
+            "models_here:__name__",
+            "models_here:__name__ is of type str: name a class, a function or a module",
+        ),
         ("models_here:instance -c width=3", "models_here:instance is already built, so --config"),
         ("models_here.py", "models_here.py is a file: name the model in it: models_here.py:Net, "),
         ("torch.nn.Linear", "'torch.nn.Linear' is not a target; did you mean torch.nn:Linear?"),

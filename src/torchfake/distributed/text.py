@@ -7,6 +7,7 @@ equal share a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
@@ -112,18 +113,23 @@ _MENTIONED_SHARE = 0.01
 """CPU memory is mentioned in the first line from this share of a GPU's memory on."""
 
 
-def verdict_on_plan(plan: Plan, batch: str | None = None, precision: str | None = None) -> Line:
+def verdict_on_plan(
+    plan: Plan, batch: str | None = None, precision: str | None = None, trained: str = ""
+) -> Line:
     """The line that says whether the model fits; on a CPU it says nothing.
 
     Args:
         plan: the plan.
         batch: the batch of all ranks, as text; by default that of a rank.
         precision: in what is computed, as text; by default it is not said.
+        trained: what is trained, as text, if that is not the whole model.
     """
     if plan.fit is None:
         return "fits", ""
     estimate, held = plan.estimate, plan.estimate.counted.dtype
     precision = precision or (None if held is None else f"{held} parameters")
+    if trained:
+        estimate = replace(estimate, counted=estimate.counted._replace(trained=trained))
     counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"

@@ -7,6 +7,7 @@ module is run on fakes, of given or generated inputs, after a check that it runs
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -244,4 +245,12 @@ def _estimate(
     except TorchFakeError:
         raise
     except Exception as error:  # raised by the backward pass or the optimizer
-        raise InputsError(f"the step does not run: {one_line(error)}") from error
+        raise InputsError(f"the step does not run: {one_line(error)}{_moved(error)}") from error
+
+
+def _moved(error: Exception) -> str:
+    """The advice where an operator needs one of the inputs on the CPU, or ""."""
+    text = str(error)
+    if not (re.search(r"\bcpu\b", text, re.IGNORECASE) and "cuda" in text):
+        return ""
+    return "; inputs are on the GPU here: where forward needs one on the CPU, call .cpu() on it"

@@ -196,6 +196,19 @@ def test_verdicts_compare_full_and_average_contexts() -> None:
     assert verdicts == ["yes", "tight", "no"]
 
 
+def test_a_server_without_room_for_one_full_context_serves_nobody() -> None:
+    """Engines refuse to start, whatever the average length of a sequence is."""
+    some = served(users=1, context=64, utilization=0.0059, suggests=False)
+    assert some.cache_tokens is not None
+    given = {"users": 1, "utilization": 0.0059, "pass_tokens": 512, "suggests": False}
+    room = served(context=64, **given).cache_tokens
+    assert room is not None
+    found = served(context=2 * room // 64 * 64, prompt=64, **given)
+    assert (found.most_users, found.most_users_on_average, found.verdict) == (0, 0, "no")
+    said = rf"no, .*; not even one context of {found.server.serve.context:,} tokens fits: there is "
+    assert re.search(said + rf"room for {found.cache_tokens:,}$", str(found).splitlines()[0])
+
+
 def test_json_has_all_figures(plan: ServingPlan) -> None:
     found = json.loads(json.dumps(plan.to_dict()))
     assert found["steady"]["bound_by"] in found["steady"]["seconds_by_part"]
@@ -303,8 +316,8 @@ def test_users_past_what_an_engine_decodes_wait_whatever_the_memory() -> None:
 def test_that_not_even_one_sequence_fits_is_said() -> None:
     long = {"context": 16384, "overrides": (*SMALL, "max_position_embeddings=16384")}
     found = served(users=1, utilization=0.0055, suggests=False, **long)
-    said = "no: not even one sequence fits, of 12,288 tokens on average; 0 with full contexts"
-    assert str(found).startswith(f"fits           {said} of 16,384, on 1 ")
+    said = "no: 1 user x 16,384 tokens on 1 NVIDIA H100 80GB HBM3; not even one context of 16,384 "
+    assert str(found).startswith(f"fits           {said}tokens fits: there is room for ")
 
 
 def test_a_gpu_without_tensor_cores_for_bf16_serves_in_fp16_with_fused_attention() -> None:
@@ -332,4 +345,5 @@ def test_an_engine_stores_no_scores_or_a_note_says_that_they_are_counted(
     engine, eager = (serve(name, engine=each, **given) for each in ("engine", "eager"))  # type: ignore[arg-type]
     assert (engine.memory.activations < eager.memory.activations) == fewer
     assert (NOT_FUSED in engine.notes) == note
+    assert (engine.errors is None) == note, "an upper bound was compared with nothing"
     assert NOT_FUSED not in eager.notes

@@ -50,7 +50,7 @@ def test_what_was_renamed_and_is_not_alike() -> None:
     inner, outer = stack(8), nn.ModuleDict({"model": stack(16)})
     found = diff(inner, outer)
     assert found.headline == (
-        "different: 11 tensors in both and different; 3 alike, with the prefix 'model.' of names in B"
+        "different: 11 tensors of another shape; 3 alike, with the prefix 'model.' of names in B"
     )
     assert (found.only_a, found.only_b) == ((), ())
     assert {change.name for change in found.changed} <= {

@@ -36,6 +36,19 @@ def test_autocast_to_the_dtype_of_the_parameters_is_a_warning() -> None:
         assert found.to_dict()["warnings"] == [*found.counted.warnings]
 
 
+def test_training_in_float16_is_said_to_converge_seldom() -> None:
+    """Unless autocast keeps what is trained in float32."""
+    with fake_mode():
+        half, full = nn.Linear(8, 8).half(), nn.Linear(8, 8)
+    said = "training with adamw in fp16, which seldom converges, "
+    assert said in first_line(half)
+    assert "seldom" not in first_line(full, autocast=torch.float16)
+    x = torch.empty(4, 8, dtype=torch.float16, device="meta")
+    found = estimate(half, x, optimizer="adamw", gpu="h100-80gb")
+    assert any("--dtype fp32 --autocast fp16" in text for text in found.counted.warnings)
+    assert not estimate(half, x, gpu="h100-80gb", mode="inference").counted.warnings
+
+
 def test_a_model_of_text_and_images_that_is_given_text_alone_says_so() -> None:
     transformers = pytest.importorskip("transformers")
     text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}

@@ -23,7 +23,7 @@ def test_text() -> None:
     assert (
         diff(stack(), stack(16, 5, bias=False)).plain()
         == """\
-different: 3 tensors only in A, 2 only in B, 8 in both and different; 3 alike
+different: 3 tensors only in A, 2 only in B, 8 of another shape; 3 alike
 
 A  Module  297 values    1.19 kB  14 tensors
 B  Module  1,433 values  5.74 kB  13 tensors

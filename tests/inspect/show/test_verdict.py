@@ -77,7 +77,7 @@ def test_of_several_gpus() -> None:
     )
     assert first_line(fit(large, "t4-16gb", "a100-40gb", vary=None)) == (
         f"fits no, on none of 2 GPUs; {does}, batch 1,500,000 per GPU, global batch "
-        "1,500,000; on several GPUs: see torchfake plan"
+        "1,500,000; with checkpointing, or on several GPUs: see torchfake plan"
     )
     some = fit(large, "t4-16gb", "b200-180gb", vary=None)
     assert first_line(some).startswith("fits yes, on 1 of 2 GPUs: b200-180gb;")

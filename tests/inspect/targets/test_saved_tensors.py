@@ -124,7 +124,7 @@ def test_a_checkpoint_is_compared_with_the_model_of_its_config(folder: Path, run
         0, "with tensors that its config's model lacks: 1 tensor unknown"
     )  # fmt: skip
     state["lm_head.weight"] = torch.zeros(3, 64)
-    assert shown(state) == (1, "incomplete: 1 tensor of another shape")
+    assert shown(state) == (1, "does not match its config: 1 tensor of another shape")
     del state["model.norm.weight"]
     state["extra"] = torch.zeros(3)
     said = "incomplete: 1 tensor missing, 1 of another shape, 1 unknown"
@@ -134,6 +134,11 @@ def test_a_checkpoint_is_compared_with_the_model_of_its_config(folder: Path, run
     assert found.to_dict()["checkpoint"] == f"checkpoint {said}"
     base = {name.removeprefix("model."): t for name, t in state.items() if name.startswith("model")}
     assert shown(base) == (1, "incomplete: 2 tensors missing")
+    wrapped = {f"module.{name}": t for name, t in model.state_dict().items()}
+    number = len(wrapped)
+    assert shown({n: torch.zeros(t.shape) for n, t in wrapped.items()}) == (
+        1, f"does not load: {number} names have the prefix 'module.'"
+    )  # fmt: skip
 
 
 def test_names_that_transformers_changes_are_not_compared(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from torchfake.distributed.passes.attention import NOT_FUSED
 from torchfake.distributed.passes.capacity import Memory
 from torchfake.distributed.passes.formats import of_cache
 from torchfake.distributed.passes.loads import Steady
@@ -129,8 +130,10 @@ class ServingPlan(Record):
     @cached_property
     def most_users_on_average(self) -> int:
         """The most users under way whose sequences fit at their average length: beyond, requests
-        wait.
+        wait. None, where not even one full context fits: engines refuse to start.
         """
+        if not self.most_users:
+            return 0
         mean = max(round(self.server.request.mean_context), 2)
         return self.server.most_users(mean) * self.server.replicas
 
@@ -217,10 +220,10 @@ class ServingPlan(Record):
     @property
     def errors(self) -> dict[str, float] | None:
         """How far nine in ten published figures were from estimates, as shares; None for GPUs that
-        were not compared.
+        were not compared, and where times are upper bounds.
         """
         machine, compared = self.server.machine, self._compared
-        is_known = name_of(machine.gpu) in compared.gpus
+        is_known = name_of(machine.gpu) in compared.gpus and NOT_FUSED not in self.notes
         return dict(compared.errors) if is_known and not machine.engine.is_eager else None
 
     @property

@@ -107,7 +107,7 @@ def _fitting(found: ServingPlan) -> str:
     gpus, context = found.num_gpus, server.serve.context
     where = f"on {gpus} {server.machine.gpu.name}"
     beside = f", no {found.not_given}," * bool(found.not_given)
-    if found.memory.cache <= 0:
+    if not found.most_users:
         users = f"{number_text(found.users, 'user')} x {context:,} tokens"
         return f"{users}{beside} {where}; {lacking_text(found)}"
     most, average = f"{found.most_users:,}", f"{found.most_users_on_average:,}"
@@ -127,9 +127,9 @@ def lacking_text(found: ServingPlan) -> str:
     if found.memory.cache <= 0:
         missing = bytes_text(-found.memory.cache)
         return f"even without users {missing} are missing on {gpu_text(found)}"
-    if not found.most_users_on_average:
-        length = round(found.server.request.mean_context)
-        return f"not even one sequence fits, of {length:,} tokens on average"
+    if not found.most_users:
+        room = "" if found.cache_tokens is None else f": there is room for {found.cache_tokens:,}"
+        return f"not even one context of {found.server.serve.context:,} tokens fits{room}"
     average = f"{found.most_users_on_average:,} of {found.users:,} users"
     if found.is_full:
         return f"{average} at the same time, as many as an engine decodes; others wait"

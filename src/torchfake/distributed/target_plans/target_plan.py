@@ -74,6 +74,7 @@ class TargetPlan(Record):
     remedy_headroom_bytes: int | None = None  # memory then left on each GPU, if that is tight
     shows_code: bool = False  # whether the record's text ends with the code
     lora: int | None = None  # the rank of the adapters
+    weights: str | None = None  # the scheme of quantized weights
 
     @property
     def shown_code(self) -> str:
@@ -297,6 +298,7 @@ def plan_target(
         + padding.notes,
         shows_code=shows_code,
         lora=lora,
+        weights=weights,
     )
     if not suggests:
         return planned

@@ -51,8 +51,12 @@ def _answer(found: TargetPlan) -> Iterator[Line]:
     """Whether the model fits, and if not, the options with which it does."""
     batch = found.batch
     of_all = f"batch {batch.micro:,} per data rank{global_batch_text(batch.size, batch.accumulate)}"
+    if found.strategy.checkpoint != "none":
+        of_all += f", checkpoint {found.strategy.checkpoint}"
     precision = SHORT_PRECISIONS.get(found.strategy.precision, found.strategy.precision)
-    yield verdict_on_plan(found.plan, of_all, precision)
+    precision += f" with {found.weights} weights" * (found.weights is not None)
+    trained = "LoRA adapters" * (found.lora is not None)
+    yield verdict_on_plan(found.plan, of_all, precision, trained)
     if found.remedy:
         memory = ""
         if size := found.remedy_cpu_bytes:

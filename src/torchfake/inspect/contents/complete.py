@@ -19,7 +19,7 @@ from torchfake.inspect.contents.diff import compare
 from torchfake.inspect.contents.tensors import Contents, NamedTensor, module_contents
 from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.tensor_specs import dtype_name
-from torchfake.inspect.records.units import counts_text
+from torchfake.inspect.records.units import counts_text, number_text
 from torchfake.inspect.targets.saved_tensors import SavedTensor
 
 
@@ -40,6 +40,12 @@ NOT_COMPARED = (
 )
 
 
+_OTHER_NAMES = (
+    "transformers would initialize these tensors anew: rename them, as DistributedDataParallel and "
+    "torch.compile save their module with a prefix"
+)
+
+
 def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> CheckpointState:
     """Compare the headers of a checkpoint with the model that its config describes."""
     if is_transformers_model(module) and renames_any(module, saved):
@@ -47,6 +53,13 @@ def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> Che
     model = module_contents(module, "", ())
     held = {name: _tensor(name, each) for name, each in saved.items()}
     found = compare(model.saved, Contents("", True, held))
+    if found.prefix is not None and is_transformers_model(module):
+        prefix, own = found.prefix, f"{module.base_model_prefix}."
+        if not {prefix.in_a, prefix.in_b} <= {"", own}:  # which transformers adds or removes
+            number = number_text(len(prefix.pairs), "name")
+            has = f"have the prefix {prefix.in_b!r}" if prefix.in_b else f"lack {prefix.in_a!r}"
+            text = f"checkpoint does not load: {number} {has}"
+            return CheckpointState(text, loads=False, notes=(_OTHER_NAMES,))
     reshaped = [change for change in found.changed if "shape" in change.what]
     missing = [*_loaded(found.only_a, getattr(module, "_keys_to_ignore_on_load_missing", None))]
     patterns = getattr(module, "_keys_to_ignore_on_load_unexpected", None)
@@ -60,7 +73,8 @@ def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> Che
     if not text:
         return WHOLE
     loads = not (missing or reshaped)
-    about = "with tensors that its config's model lacks" if loads else "incomplete"
+    about = "incomplete" if missing else "does not match its config"
+    about = "with tensors that its config's model lacks" if loads else about
     notes = [f"{what}: {_names(tensors)}" for number, what, tensors in counted if number]
     return CheckpointState(f"checkpoint {about}: {text}", loads, (*notes,))
 

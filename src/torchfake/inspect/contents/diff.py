@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchfake._core import arguments
-from torchfake.errors import TargetError
+from torchfake.errors import TargetError, listed
 from torchfake.inspect.contents.changes import Change, Line, num_distinct, sections, totals
 from torchfake.inspect.contents.configs import ConfigChange, changes_text, config_changes
 from torchfake.inspect.contents.renames import RenamedPrefix, find_renamed_prefix
@@ -23,6 +23,10 @@ from torchfake.inspect.records.module_names import fold_names
 from torchfake.inspect.records.record import Record
 from torchfake.inspect.records.units import bytes_text, count_text, counts_text, number_text
 from torchfake.inspect.targets.options import dtype_named
+
+
+_WORDS = {"trainable": "requires_grad", "tied_to": "tie"}
+"""What a property of a tensor is called in a sentence, if not by its name."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,11 +73,20 @@ class Diff(Record):
             return ""
         return f"different: {_size_text(self.a)} in A, {_size_text(self.b)} in B; "
 
+    @property
+    def _changed_in(self) -> list[tuple[str, list[Change]]]:
+        """The tensors that both have and that differ, by what differs, as text."""
+        found: dict[str, list[Change]] = {}
+        for change in self.changed:
+            what = [_WORDS.get(each, each) for each in change.what]
+            found.setdefault(listed(what, "and"), []).append(change)
+        return [*found.items()]
+
     def _different_tensors(self, alike: str) -> str:
         numbers = (
             (num_distinct(self.only_a), "only in A"),
             (num_distinct(self.only_b), "only in B"),
-            (num_distinct(self.changed), "in both and different"),
+            *((num_distinct(each), f"of another {what}") for what, each in self._changed_in),
         )
         parts = counts_text(numbers, "tensor")
         renamed = "" if self.prefix is None else self.prefix.text
@@ -81,7 +94,7 @@ class Diff(Record):
             return f"the same {alike} but for {renamed}; {changes_text(self.config)}"
         if not parts:
             return f"identical but for {renamed}: {alike}"
-        differ = f"different: {parts}; {self.num_equal:,} alike"
+        differ = f"different: {parts}" + f"; {self.num_equal:,} alike" * bool(self.num_equal)
         return f"{differ}, with {renamed}" if renamed else differ
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,7 +164,7 @@ def diff(
     >>> def mlp(width):
     ...     return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 4))
     >>> print(diff(mlp(8), mlp(16)))
-    different: 3 tensors in both and different; 1 alike
+    different: 3 tensors of another shape; 1 alike
     <BLANKLINE>
     A  Sequential  76 values   304 B  4 tensors
     B  Sequential  148 values  592 B  4 tensors

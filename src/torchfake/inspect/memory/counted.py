@@ -39,6 +39,7 @@ class Counted(NamedTuple):
     denoises: bool = False  # whether a pipeline of diffusers runs the module once in each step
     other_format: str = ""  # of quantized weights, in the model's config: what was not counted
     not_given: str = ""  # what the model takes beside text, and has not been given
+    trains_in_fp16: bool = False  # whether what an optimizer updates is in float16
 
     @property
     def does(self) -> str:
@@ -63,6 +64,13 @@ class Counted(NamedTuple):
             found.append(
                 f"{self.positions:,} tokens are more than the model's {self.positions_key}, "
                 f"{self.max_positions:,}"
+            )
+        if self.trains_in_fp16 and not self.is_autocast_idle:
+            found.append(
+                "parameters, gradients and the state of the optimizer are in float16, in which small "
+                "updates vanish and gradients cannot be scaled: mixed precision keeps them in "
+                "float32, model.float() with autocast, on the command line --dtype fp32 --autocast "
+                "fp16"
             )
         if self.is_autocast_idle:
             found.append(
@@ -117,7 +125,16 @@ def counted_with(workload: Workload, step: Step) -> Counted:
         other_format="" if step.weights else other,
         not_given="" if is_program else _not_given(workload),
         is_autocast_idle=step.mode == "training" and _have_all(workload, autocast),
+        trains_in_fp16=not is_program and _trains_in_fp16(workload, step),
     )
+
+
+def _trains_in_fp16(workload: Workload, step: Step) -> bool:
+    """Whether an optimizer updates parameters in float16."""
+    if step.mode != "training" or step.optimizer_name is None or step.peft is not None:
+        return False
+    trained = [p for p in workload.module.parameters() if p.requires_grad]
+    return bool(trained) and all(p.dtype == torch.float16 for p in trained)
 
 
 def _not_given(workload: Workload) -> str:

@@ -161,7 +161,11 @@ def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
         return [Block(heading=" | ".join(parts)), *of_model]
     heading = Block(heading=headline(summary, found.weights, with_gpu=False))
     estimate = memory if isinstance(memory, Estimate) else memory.shown
-    answer = verdict_lines(memory) or [("peak", peak_text(estimate))]
+    verdict = verdict_lines(memory)
+    if not verdict:
+        step = f"{estimate.counted.does}: peak {bytes_text(estimate.peak.num_bytes)}"
+        heading = Block(heading=f"{heading.heading} | {step}")
+    answer = verdict or [("peak", peak_text(estimate))]
     return [heading, as_lines(answer), *of_model, *_memory(memory, of_model=True)]
 
 

@@ -69,7 +69,8 @@ def verdict_on_several(
         refused: the GPUs that the step does not run on.
     """
     is_hopeless = not is_of_mesh and not any(fit.fits or fit.largest for fit in fits)
-    remedy = "; on several GPUs: see torchfake plan" * (estimate.mode == "training" and is_hopeless)
+    remedy = "; with checkpointing, or on several GPUs: see torchfake plan"
+    remedy *= estimate.mode == "training" and is_hopeless
     counted = counted_text(estimate, batch_of_rank(estimate) if is_of_mesh else None)
     gpus = [*refused, *(fit.gpu for fit in fits)]
     is_quantized = not estimate.counted.other_format
@@ -207,6 +208,7 @@ def counted_text(estimate: Estimate, batch: str | None = None, precision: str | 
     """
     within = precision or estimate.counted.dtype
     in_dtype = "" if within is None else f" in {within}"
+    in_dtype += ", which seldom converges," * estimate.counted.trains_in_fp16
     counted = _counted(estimate, batch, f"{in_dtype}{not_in(estimate.counted.other_format)}")
     return ", ".join(part for part in counted if part)
 

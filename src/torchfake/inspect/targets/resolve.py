@@ -43,7 +43,7 @@ from torchfake.observe import FakeCopies
 FORMS = (
     "transformers:ClassName, the path of a config.json or of its folder, a Hugging Face Hub id "
     "such as organisation/name, timm:NAME, torchvision:NAME, diffusers:CLASS, package.module:NAME "
-    "or path/to/file.py:NAME, a class, a function or a module"
+    "or path/to/file.py:NAME of a class, a function or a module"
 )
 
 
@@ -140,7 +140,8 @@ def _remedy_of_name(text: str) -> str:
     hub = f"organisation/{text} for a model on the Hugging Face Hub"
     if name := _class_of_type(text):
         return f"; did you mean transformers:{name}? Or write {hub}"
-    return f": write {hub}, timm:{text} or torchvision:{text}, or give {FORMS}"
+    given = f"write {hub}, timm:{text} or torchvision:{text}, or give {FORMS}"
+    return f": there is no such file or folder; {given}"
 
 
 def _class_of_type(text: str) -> str:
@@ -203,7 +204,9 @@ def _callable_target(text: str, module: str, name: str, values: dict[str, Any]) 
     if isinstance(found, nn.Module):
         return _instance_target(text, name, found, values)
     if not callable(found):
-        raise TargetError(f"{text} is a {type(found).__name__}, which cannot be called")
+        raise TargetError(
+            f"{text} is of type {type(found).__name__}: name a class, a function or a module"
+        )
     if _is_pretrained_class(found):
         return transformers_models.model_target(text, found, values)
     _check_arguments(name, found, values)

@@ -353,6 +353,6 @@ def did_you_mean(unknown: str, known: Iterable[str], shown: Callable[[str], str]
 
 
 def _has_words(name: str, words: Sequence[str]) -> bool:
-    """Whether a name has all words, or words that they begin: ``num_hidden_layers``, of num_layer."""
+    """Whether each word begins one of a name: those of num_layer do, of num_hidden_layers."""
     own = name.split("_")
     return all(any(each.startswith(word) for each in own) for word in words)

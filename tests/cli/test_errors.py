@@ -46,7 +46,7 @@ pytestmark = [
         ),
         (
             "resnet9",
-            "'resnet9' is not a target: there is no such file or folder; write organisation/resnet9",
+            "'resnet9' is not a target: there is no such file or folder; write organisation/resn",
         ),
         ("transformers:gpt2", "has no 'gpt2'; did you mean GPT2Model"),
         (
@@ -78,7 +78,7 @@ pytestmark = [
         ("models_here:net", "models_here has no 'net'; did you mean Net?"),
         (
             "models_here:__name__",
-            "models_here:__name__ is of type str: name a class, a function or a module",
+            "models_here:__name__ is of type str: name a class, a function",
         ),
         ("models_here:instance -c width=3", "models_here:instance is already built, so --config"),
         ("models_here.py", "models_here.py is a file: name the model in it: models_here.py:Net, "),

@@ -7,7 +7,6 @@ equal share a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from torchfake.distributed.layout import Layout
 from torchfake.distributed.plan import Plan
@@ -128,9 +127,7 @@ def verdict_on_plan(
         return "fits", ""
     estimate, held = plan.estimate, plan.estimate.counted.dtype
     precision = precision or (None if held is None else f"{held} parameters")
-    if trained:
-        estimate = replace(estimate, counted=estimate.counted._replace(trained=trained))
-    counted = counted_text(estimate, batch or batch_of_rank(estimate), precision)
+    counted = counted_text(estimate, batch or batch_of_rank(estimate), precision, trained)
     if plan.cpu_bytes > _MENTIONED_SHARE * plan.fit.total_bytes:
         counted += f"; with {bytes_text(plan.cpu_bytes)} of CPU memory per rank"
     if plan.sends_nothing:

@@ -24,7 +24,6 @@ from torchfake.inspect.records.record import Record
 from torchfake.inspect.records.units import bytes_text, count_text, counts_text, number_text
 from torchfake.inspect.targets.options import dtype_named
 
-
 _WORDS = {"trainable": "requires_grad", "tied_to": "tie"}
 """What a property of a tensor is called in a sentence, if not by its name."""
 

@@ -67,10 +67,10 @@ class Counted(NamedTuple):
             )
         if self.trains_in_fp16 and not self.is_autocast_idle:
             found.append(
-                "parameters, gradients and the state of the optimizer are in float16, in which small "
-                "updates vanish and gradients cannot be scaled: mixed precision keeps them in "
-                "float32, model.float() with autocast, on the command line --dtype fp32 --autocast "
-                "fp16"
+                "parameters, gradients and the state of the optimizer are in float16, in which "
+                "small updates vanish and gradients cannot be scaled: mixed precision keeps them "
+                "in float32, model.float() with autocast, on the command line --dtype fp32 "
+                "--autocast fp16"
             )
         if self.is_autocast_idle:
             found.append(

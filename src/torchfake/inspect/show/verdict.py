@@ -198,18 +198,23 @@ def _number_of(gpus: Sequence[str]) -> str:
     return f"{len(gpus)} {'common ' * ({*gpus} == {*usual_profiles()})}GPUs"
 
 
-def counted_text(estimate: Estimate, batch: str | None = None, precision: str | None = None) -> str:
+def counted_text(
+    estimate: Estimate, batch: str | None = None, precision: str | None = None, trained: str = ""
+) -> str:
     """What was counted: ``training with adamw in bf16, batch 8 per GPU, global batch 8, seq 128``.
 
     Args:
         estimate: the estimate of the step.
         batch: the batch of all ranks, as text; by default that of one GPU.
         precision: in what is computed, as text; by default the dtype of the parameters.
+        trained: what is trained, as text; by default what the estimate says.
     """
     within = precision or estimate.counted.dtype
     in_dtype = "" if within is None else f" in {within}"
     in_dtype += ", which seldom converges," * estimate.counted.trains_in_fp16
-    counted = _counted(estimate, batch, f"{in_dtype}{not_in(estimate.counted.other_format)}")
+    counted = _counted(
+        estimate, batch, f"{in_dtype}{not_in(estimate.counted.other_format)}", trained
+    )
     return ", ".join(part for part in counted if part)
 
 
@@ -238,8 +243,9 @@ def global_batch_text(size: int | None, micro_batches: int) -> str:
     return "" if size is None else f", global batch {size:,}{made_of}"
 
 
-def _counted(estimate: Estimate, batch: str | None, within: str) -> Iterator[str]:
+def _counted(estimate: Estimate, batch: str | None, within: str, trained: str) -> Iterator[str]:
     counted, step = estimate.counted, estimate.step
+    counted = counted._replace(trained=trained or counted.trained)
     if step.serve is not None:
         users, context = step.serve.users, step.serve.context
         yield f"serving {number_text(users, 'user')}{within}, a context of {context:,}"

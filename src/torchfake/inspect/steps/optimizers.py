@@ -116,8 +116,8 @@ def _elsewhere(name: str) -> str:
     if "8bit" not in name.lower():
         return ""
     return (
-        "; those with 8 bits are bitsandbytes', and given in Python alone: torchfake.estimate takes "
-        "the function lambda params: bitsandbytes.optim.AdamW8bit(params) for its optimizer"
+        "; those with 8 bits are bitsandbytes', and given in Python alone: torchfake.estimate "
+        "takes the function lambda params: bitsandbytes.optim.AdamW8bit(params) as its optimizer"
     )
 
 

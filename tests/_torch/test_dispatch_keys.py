@@ -164,3 +164,10 @@ def test_writes_that_only_the_operators_in_a_kernel_count() -> None:
     assert x._version == 1
     assert not dispatch_keys.counts_writes_in_python(aten.mul_.Tensor)
     assert not dispatch_keys.counts_writes_in_python(aten.add.Tensor)
+
+
+def test_operators_of_torchscript_have_no_kernels() -> None:
+    """The dispatcher does not know them, and raises if it is asked."""
+    assert not dispatch_keys.has_kernel("aten::sym_size", "CPU")
+    assert dispatch_keys.has_kernel("aten::add.Tensor", "CPU")
+    assert not dispatch_keys.has_kernel("aten::add.Tensor", "AutogradHPU")

@@ -9,6 +9,7 @@ from torch.nn import functional
 from tests.strides.arrangements import LAYOUTS
 from tests.strides.calls import Case
 from tests.strides.outcomes import compared, eager_outcome, fake_outcome
+from torchfake import fake_mode
 
 
 def norm(x, training=True):
@@ -55,3 +56,22 @@ def test_images_of_few_elements(name):
             real, fake = eager_outcome(case), fake_outcome(case)
             assert type(real) is type(fake), (size, layout, real, fake)
             assert compared(real, fake) is None, (size, layout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_gradient_of_a_weight_of_single_channels(batch, dtype):
+    """Such a weight is contiguous in each memory format; oneDNN gives its gradient another one."""
+
+    def program(channels, groups, window):
+        x = torch.ones(batch, channels, 4, 4, dtype=dtype).to(memory_format=torch.channels_last)
+        sizes = 2 * groups, channels // groups, window, window
+        weight = torch.ones(sizes, dtype=dtype, requires_grad=True)
+        functional.conv2d(x, weight, groups=groups).sum().backward()
+        return weight.grad.stride()
+
+    for case in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 3)):
+        if case[0] % case[1] == 0:
+            eager = program(*case)
+            with fake_mode():
+                assert program(*case) == eager, case

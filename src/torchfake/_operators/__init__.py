@@ -16,6 +16,7 @@ Its files, in reading order:
     result_strides        gives results the strides of eager, where meta kernels give others
     argument_checks       refuses arguments that eager refuses and meta kernels accept
     constant_propagation  computes the values of results from known values of arguments
+    in_place              refuses what does not fit where an elementwise operator writes it
     data_dependent        operators whose result, or its shape, depends on known values
     argument_values       which values a check may read before a call runs, recorded ones too
     lazy_values           defers the computation of a known value until the value is read

@@ -28,6 +28,7 @@ from torchfake._operators.argument_checks import check_arguments
 from torchfake._operators.composites.sums import as_engine_adds
 from torchfake._operators.constant_propagation import is_known, propagate_values
 from torchfake._operators.data_dependent import run_on_known_values
+from torchfake._operators.in_place import check_size
 from torchfake._operators.meta_kernels.counted import COUNTED
 from torchfake._operators.meta_kernels.first_use import replacement_for
 from torchfake._operators.meta_kernels.parts import kernel_for
@@ -63,6 +64,7 @@ def interpret(func: Any, args: Args, kwargs: Kwargs, *, needs_values: bool | Non
             return result
     call.device = output_device(call)
     check_arguments(call)
+    check_size(call)
     check_list_devices(call)
     if needs_values is None:
         needs_values = (

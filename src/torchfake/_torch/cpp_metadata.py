@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchfake._torch import dispatcher
+from torchfake._torch.dispatch_keys import has_kernel
 
 
 @cache
@@ -20,7 +21,6 @@ def is_structured(func: Any) -> bool:
     kernels of all devices begin. Torch shadows it for meta tensors by one in Python, whose strides
     are others: in dims of length one, of empty tensors, of broadcasts. In 2.12 to 2.15.
     """
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     is_functional = func.namespace == "aten" and not func._schema.is_mutable
     return is_functional and has_kernel(func.name(), "CompositeExplicitAutogradNonFunctional")
 
@@ -30,7 +30,7 @@ def begins_kernel_of_cpu(func: Any) -> bool:
     """Whether the kernel of the CPU, in an overload with ``out=``, begins with that function: not
     for the compositions that are registered as structured operators are.
     """
-    has_kernel, packet = torch._C._dispatch_has_kernel_for_dispatch_key, func.overloadpacket
+    packet = func.overloadpacket
     overloads = [getattr(packet, name) for name in packet.overloads()]
     return is_structured(func) and any(
         has_kernel(other.name(), "CPU")
@@ -44,7 +44,6 @@ def has_meta_kernel(func: Any) -> bool:
     """Whether torch can run an operator on meta tensors: by a kernel, or as C++ composes it."""
     if func is torch.ops.aten.mode.values:  # it is composed, and asks for the device
         return False
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     keys = ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
     return any(has_kernel(func.name(), key) for key in keys)
 
@@ -52,7 +51,7 @@ def has_meta_kernel(func: Any) -> bool:
 @cache
 def has_kernel_of_cpu(func: Any) -> bool:
     """Whether an operator has a kernel of the CPU of its own, which is no composition."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"))
+    return has_kernel(func.name(), "CPU")
 
 
 @cache
@@ -72,7 +71,6 @@ def is_composed_below_autograd(func: Any) -> bool:
     """Whether C++ has an operator done by others on every device, after autograd has seen it
     (CompositeExplicitAutograd). For meta tensors, torch shadows this by a function in Python.
     """
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name = func.name()
     is_in_place = func._schema.is_mutable and not any(a.is_out for a in func._schema.arguments)
     if func.namespace != "aten" or is_in_place or has_kernel(name, "CPU"):

@@ -24,6 +24,15 @@ _registering = shared(threading.RLock())
 _PLAIN_KEYS: Any = torch._C._dispatch_keys(torch.Tensor())  # asked here, where no mode is on
 
 
+def has_kernel(name: str, key: str) -> bool:
+    """Whether an operator has a kernel for a dispatch key; not where the dispatcher does not know
+    it, as the ``aten::sym_size`` of TorchScript, of which it raises: C++ that asks a tensor for its
+    size cannot pass an error on, and ends the process.
+    """
+    is_known: bool = torch._C._dispatch_has_kernel(name)
+    return is_known and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
 class UnusedDispatchKey:
     """A dispatch key that torch names and no backend's tensors carry: all kernels are torchfake's.
 
@@ -111,8 +120,7 @@ class UnusedDispatchKey:
 
     def has_kernel(self, op: Any) -> bool:
         """Whether a kernel is registered for `op`."""
-        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), self._name)
-        return found
+        return has_kernel(op.name(), self._name)
 
     def _register(self, op: Any, with_keyset: Callable[..., Any]) -> None:
         if not self._libraries:
@@ -249,8 +257,7 @@ def own_autograd_key(op: Any, device_type: str) -> Any:
         return None
     if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality):
         return None
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), name)
-    return torch._C._parse_dispatch_key(name) if has_kernel else None
+    return torch._C._parse_dispatch_key(name) if has_kernel(op.name(), name) else None
 
 
 _WRITING_KEYS = ("CPU", "CUDA", "CompositeExplicitAutograd")
@@ -261,7 +268,7 @@ def counts_writes_in_python(op: Any) -> bool:
     the operators that the kernel calls count them. (A kernel in C++ writes bytes, and counts none.)
     """
     name = op.name()
-    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "ADInplaceOrView"):
+    if has_kernel(name, "ADInplaceOrView"):
         return False
     path = name.replace("::", "/")
     return any(f"{path}/{key}" in torch.library._impls for key in _WRITING_KEYS)

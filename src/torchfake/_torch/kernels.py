@@ -107,11 +107,10 @@ def is_decomposed_in_cpp(func: Any) -> bool:
     views or copies, reach Python whole there. C++ never decomposes an operator that has a kernel
     for a device, such as ``silu_backward``.
     """
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name = func.name()
-    if not has_kernel(name, "CompositeImplicitAutograd"):
+    if not dispatch_keys.has_kernel(name, "CompositeImplicitAutograd"):
         return False
-    return not any(has_kernel(name, device) for device in ("CPU", "CUDA", "Meta"))
+    return not any(dispatch_keys.has_kernel(name, device) for device in ("CPU", "CUDA", "Meta"))
 
 
 _FOR_ALL_DEVICES = (
@@ -123,7 +122,7 @@ _FOR_ALL_DEVICES = (
 
 def has_kernels_of_devices(func: Any) -> bool:
     """Whether an operator has a kernel for each type of device, and none for all of them."""
-    has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, func.name()
+    has_kernel, name = dispatch_keys.has_kernel, func.name()
     return has_kernel(name, "CPU") or not any(has_kernel(name, key) for key in _FOR_ALL_DEVICES)
 
 
@@ -140,7 +139,7 @@ def records_bases_in_parts(func: Any) -> bool:
     C++ decomposes it into: true for ``mT``, false for ``chunk``.
     """
     key = "ADInplaceOrView"
-    is_whole = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    is_whole = dispatch_keys.has_kernel(func.name(), key)
     return is_decomposed_in_cpp(func) and not is_whole
 
 
@@ -307,7 +306,7 @@ _for_cuda: list[torch.library.Library] = []  # own the registrations
 
 def declare_on_cuda(op: Any) -> None:
     """Tell a build without CUDA that CUDA has a kernel for `op`."""
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CUDA"):
+    if not dispatch_keys.has_kernel(op.name(), "CUDA"):
         library = torch.library.Library("aten", "IMPL")
         library.impl(op, _no_kernel, "CUDA")
         _for_cuda.append(library)

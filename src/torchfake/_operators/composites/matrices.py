@@ -71,6 +71,11 @@ def product_into(redispatch: Redispatch, one: Tensor, other: Tensor, *, out: Ten
     dims = sorted((one.dim(), other.dim()))
     if not (dims[0] in (1, 2) and dims[1] > 2):
         return redispatch(one, other, out=out)  # type: ignore[no-any-return]
+    if any(map(autograd.needs_gradient, (one, other, out))):
+        raise RuntimeError(
+            "matmul(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
     product = torch.matmul(one, other)
     torch._check(
         product.dtype == out.dtype,

@@ -12,8 +12,8 @@ Its files, in reading order:
     parts           the metadata functions of C++, and composites run in their parts
     layers          embeddings, norms, pooling, attention
     convolutions    convolutions and their gradients
-    losses          losses, gradients, optimizer steps
-    elementwise     elementwise operators, histograms, moved and rounded elements
+    losses          losses, gradients, optimizer steps, rounding in training
+    elementwise     elementwise operators, histograms, moved elements
     linear_algebra  decompositions, products
     factories       random numbers, ranges
     cuda            operators that only CUDA has, or whose results differ there

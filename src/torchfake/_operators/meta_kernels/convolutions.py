@@ -71,17 +71,16 @@ def convolution_backward(
         grad, input, weight, bias_sizes, *rest
     )
     is_mkldnn = cpp_metadata.convolution_takes_mkldnn(input, weight, *rest[:-1])
-    if input.dim() == 4 and weight.shape[2:].numel() == 1 and wanted[1]:
-        if not is_mkldnn:
-            return grads[0], _gradient_of_weight(input, weight), grads[2]
+    if input.dim() == 4 and wanted[1] and not is_mkldnn:
+        return grads[0], _gradient_of_weight(input, weight), grads[2]
     if input.dim() < 5 or is_mkldnn:
         return grads
     return tuple(None if t is None else t.new_empty(t.shape) for t in grads)
 
 
 def _gradient_of_weight(input: Tensor, weight: Tensor) -> Tensor:
-    """aten/src/ATen/native/ConvolutionMM2d.cpp: one element is contiguous in each memory format, so
-    the weight is copied to that of the convolution only if it has none.
+    """aten/src/ATen/native/ConvolutionMM2d.cpp: one element, or one channel, is contiguous in each
+    memory format, so the weight is copied to that of the convolution only if it has none.
     """
     formats = {kernels.memory_format_of(t) for t in (input, weight)}
     last = torch.channels_last

@@ -1,4 +1,4 @@
-"""Meta kernels of elementwise operators, histograms, and operators that move or round elements.
+"""Meta kernels of elementwise operators, histograms, and operators that move elements.
 
 Input: meta tensors. Output: results of the shapes, dtypes and strides that eager gives. Invariant:
 no values are read and no real kernel runs; each docstring names the C++ file that is followed.
@@ -315,36 +315,3 @@ def isin(_number: Any, test_elements: Tensor, **_options: Any) -> Tensor:
 def nan_to_num_(input: Tensor, *_numbers: Any) -> Tensor:
     """aten/src/ATen/native/UnaryOps.cpp: of any dtype; torch's Python refuses complex numbers."""
     return input
-
-
-# Floats that are rounded to the grid of an integer dtype, and stay floats: each result is
-# ``empty_like`` of the argument that it belongs to
-# (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp and FakeQuantPerChannelAffine.cpp).
-
-
-@register_meta_kernel(
-    aten.fake_quantize_per_tensor_affine_cachemask.default,
-    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
-    aten.fake_quantize_per_channel_affine_cachemask.default,
-)
-def rounded_with_mask(self: Tensor, *_args: Any, **_named: Any) -> tuple[Tensor, Tensor]:
-    """The rounded tensor, and for the gradient a mask of the elements inside the range."""
-    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
-
-
-@register_meta_kernel(
-    aten._fake_quantize_learnable_per_tensor_affine.default,
-    aten._fake_quantize_learnable_per_channel_affine.default,
-)
-def rounded(self: Tensor, *_args: Any, **_named: Any) -> Tensor:
-    return torch.empty_like(self)
-
-
-@register_meta_kernel(
-    aten._fake_quantize_learnable_per_tensor_affine_backward.default,
-    aten._fake_quantize_learnable_per_channel_affine_backward.default,
-)
-def rounded_backward(
-    _grad: Tensor, self: Tensor, scale: Tensor, zero_point: Tensor, *_args: Any, **_named: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(self), torch.empty_like(scale), torch.empty_like(zero_point)

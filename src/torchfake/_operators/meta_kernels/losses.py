@@ -106,3 +106,61 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int) -> tup
     """
     loss, is_target = aten.multilabel_margin_loss_forward.default(input, target, reduction)
     return loss.new_empty(()) if input.dim() <= 1 else loss, is_target
+
+
+# Floats that are rounded to the grid of an integer dtype while a model is trained, and stay floats:
+# each result is ``empty_like`` of the argument that it belongs to
+# (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp and FakeQuantPerChannelAffine.cpp).
+
+
+@register_meta_kernel(
+    aten.fake_quantize_per_tensor_affine_cachemask.default,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+    aten.fake_quantize_per_channel_affine_cachemask.default,
+)
+def rounded_with_mask(self: Tensor, *_args: Any, **_named: Any) -> tuple[Tensor, Tensor]:
+    """The rounded tensor, and for the gradient a mask of the elements inside the range."""
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
+
+
+@register_meta_kernel(
+    aten._fake_quantize_learnable_per_tensor_affine.default,
+    aten._fake_quantize_learnable_per_channel_affine.default,
+)
+def rounded(self: Tensor, *_args: Any, **_named: Any) -> Tensor:
+    return torch.empty_like(self)
+
+
+@register_meta_kernel(
+    aten._fake_quantize_learnable_per_tensor_affine_backward.default,
+    aten._fake_quantize_learnable_per_channel_affine_backward.default,
+)
+def rounded_backward(
+    _grad: Tensor, self: Tensor, scale: Tensor, zero_point: Tensor, *_args: Any, **_named: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(self), torch.empty_like(scale), torch.empty_like(zero_point)
+
+
+@register_meta_kernel(aten._fused_moving_avg_obs_fq_helper.default)
+def observed_and_rounded(
+    self: Tensor,
+    observer_on: Tensor,
+    fake_quant_on: Tensor,
+    running_min: Tensor,
+    running_max: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/quantized/cpu/fused_obs_fake_quant.cpp: the first call of an observer of
+    channels, even of one that is off, gives what it writes an element for each of them.
+    """
+    if per_row_fake_quant and not running_min.numel():
+        for written in (running_min, running_max, scale, zero_point):
+            written.resize_(self.shape[ch_axis])
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)

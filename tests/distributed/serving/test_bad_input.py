@@ -186,3 +186,9 @@ def test_weights_that_the_gpu_cannot_multiply_are_said_to_be_expanded() -> None:
     hopper, blackwell = (served(LLAMA, gpu=g, weights="mxfp4") for g in ("h100-80gb", "b200-180gb"))
     assert hopper.weights == "mxfp4, multiplied in bf16"
     assert blackwell.weights == "mxfp4"
+
+
+def test_types_in_place_of_a_number_of_gpus() -> None:
+    said = r"gpus=\['l4'\] is not a whole number of 1 or more; types of GPUs are given as gpu="
+    with pytest.raises(InputsError, match=said):
+        search_servers(LLAMA[0], gpus=["l4"])  # type: ignore[arg-type]

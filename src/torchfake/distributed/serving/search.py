@@ -91,7 +91,8 @@ def search_servers(
             f"are tpot={1 / tpot:.3g}"
         )
     if not is_whole_number(gpus, 1):
-        raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more")
+        types = "; types of GPUs are given as gpu=" * isinstance(gpus, (str, list, tuple, Mapping))
+        raise InputsError(f"gpus={gpus!r} is not a whole number of 1 or more{types}")
     kinds = named_profiles([*gpu] if isinstance(gpu, Mapping) else _listed(gpu), "gpu")
     most = dict.fromkeys(kinds, gpus) | _numbers(gpu)
     check_mapping(prices, "prices")

@@ -77,3 +77,13 @@ def test_errors_of_first_tokens_are_of_times_and_others_of_throughput(
     assert steady is not None
     limits = Limits(steady.first_token_seconds / first, steady.seconds / each)
     assert bool(limits.near(alone.plan, steady)) is is_near
+
+
+def test_users_who_fill_a_server_to_its_limits_are_compared_by_their_tokens_alone() -> None:
+    """Their times are at the limit by choice: fewer users would surely meet it."""
+    (alone,) = searched(gpu="h100-80gb", gpus=1, users=64).offers
+    assert alone.plan.steady is not None
+    filled = searched(gpu=("a100-80gb", "h100-80gb"), users=None, tpot=alone.plan.steady.seconds)
+    assert filled.surest == filled.meeting
+    most = max(offer.plan.tokens_per_second_per_gpu or 0.0 for offer in filled.meeting)
+    assert (filled.answer and filled.answer.plan.tokens_per_second_per_gpu) == most

@@ -131,10 +131,12 @@ class ServingSearch(Record):
 
     @property
     def surest(self) -> list[Offer]:
-        """The offers that meet the limits by more than the error of such times; if none does, all
-        that meet them.
+        """The offers that meet the limits by more than the error of such times; all that meet them
+        if none does, or if each serves as many users as it can, which takes times to their limits.
         """
         meeting = self.meeting
+        if self.users is None:
+            return meeting
         return [o for o in meeting if not self.limits.may_be_missed_by(o.plan)] or meeting
 
     @property

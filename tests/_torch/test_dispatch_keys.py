@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from torchfake import deferred_mode
 from torchfake._torch import dispatch_keys
 
 aten = torch.ops.aten
 
 UNUSED = """
 import torch, torchfake
+from torchfake import deferred_mode
 from torchfake._torch import dispatch_keys
 
 def registered():
@@ -171,3 +173,17 @@ def test_operators_of_torchscript_have_no_kernels() -> None:
     assert not dispatch_keys.has_kernel("aten::sym_size", "CPU")
     assert dispatch_keys.has_kernel("aten::add.Tensor", "CPU")
     assert not dispatch_keys.has_kernel("aten::add.Tensor", "AutogradHPU")
+
+
+@pytest.mark.filterwarnings("ignore")  # that nested and masked tensors are prototypes
+def test_tensors_that_are_asked_by_such_operators_are_deferred() -> None:
+    """Jagged tensors and masked ones: the error of the dispatcher would end the process."""
+    with deferred_mode():
+        rows = [torch.randn(2, 3), torch.randn(4, 3)]
+        jagged = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+        assert (jagged * 2).values().shape == (6, 3)
+        assert torch.nn.Linear(3, 2)(jagged).values().shape == (6, 2)
+        assert torch.nested.to_padded_tensor(jagged, 0.0).shape == (2, 4, 3)
+        mask = torch.ones(3, 4, dtype=torch.bool)
+        masked = torch.masked.masked_tensor(torch.randn(3, 4), mask)
+        assert masked.sum(-1).get_data().shape == (3,)

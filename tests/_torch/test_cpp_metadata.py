@@ -90,3 +90,11 @@ def test_operators_with_a_kernel_of_the_cpu() -> None:
     assert cpp_metadata.has_kernel_of_cpu(aten.bmm.default)
     assert not cpp_metadata.has_kernel_of_cpu(aten.linear.default)  # composed
     assert not cpp_metadata.has_kernel_of_cpu(aten.zeros_like.default)  # one for all devices
+
+
+def test_pointwise_operators() -> None:
+    """Of some, only the overload that writes nothing in place is tagged."""
+    assert cpp_metadata.is_pointwise(aten.add.Tensor)
+    assert cpp_metadata.is_pointwise(aten.eq_.Tensor)
+    assert not cpp_metadata.is_pointwise(aten.addmm_.default)
+    assert not cpp_metadata.is_pointwise(aten.mm.default)

@@ -16,7 +16,6 @@ aten = torch.ops.aten
 
 UNUSED = """
 import torch, torchfake
-from torchfake import deferred_mode
 from torchfake._torch import dispatch_keys
 
 def registered():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchfake._torch import kernels
+from torchfake._torch import cpp_metadata, kernels
 from torchfake._torch.dispatch_keys import counts_writes_in_python
 
 aten = torch.ops.aten
@@ -264,9 +264,7 @@ def _refuses_numbers_at(func: Any, packet: str) -> range:
     each = _DOES_TO_EACH.get(name, name.removeprefix("_foreach_"))
     is_refusing = each in _REFUSING
     if packet.startswith("aten::") and each == name not in _TAKING and not is_refusing:
-        plain = getattr(getattr(aten, name, None), func._overloadname, func)
-        is_pointwise = torch.Tag.pointwise in {*func.tags, *plain.tags}
-        is_refusing = not is_pointwise and kernels.has_kernels_of_devices(func)
+        is_refusing = not cpp_metadata.is_pointwise(func) and kernels.has_kernels_of_devices(func)
     return _REFUSING_AT.get(each, range(sys.maxsize if is_refusing else 0))
 
 

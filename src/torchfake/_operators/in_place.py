@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from torchfake._operators.operator_call import Call
-
-aten = torch.ops.aten
+from torchfake._torch import cpp_metadata
 
 
 def check_size(call: Call) -> None:
@@ -37,8 +36,5 @@ def check_size(call: Call) -> None:
 def _writes_each_element(func: Any) -> bool:
     """Whether an operator in place is elementwise; tags are missing in some overloads."""
     name = func._schema.name.removeprefix("aten::")
-    if not name.endswith("_"):
-        return False
-    plain = getattr(getattr(aten, name.removesuffix("_"), None), func._overloadname, func)
-    is_tagged = torch.Tag.pointwise in {*func.tags, *plain.tags}
-    return is_tagged or name in ("floor_divide_", "__iand__", "__ior__", "__ixor__")
+    untagged = "floor_divide_", "__iand__", "__ior__", "__ixor__"
+    return name.endswith("_") and (name in untagged or cpp_metadata.is_pointwise(func))

@@ -16,6 +16,16 @@ from torchfake._torch.dispatch_keys import has_kernel
 
 
 @cache
+def is_pointwise(func: Any) -> bool:
+    """Whether an operator is tagged as pointwise, or where it writes in place the overload that
+    does not: some are tagged only there.
+    """
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    plain = getattr(getattr(torch.ops.aten, name, None), func._overloadname, func)
+    return torch.Tag.pointwise in {*func.tags, *plain.tags}
+
+
+@cache
 def is_structured(func: Any) -> bool:
     """Whether an operator has a function in C++ for the metadata of its results, with which the
     kernels of all devices begin. Torch shadows it for meta tensors by one in Python, whose strides

@@ -163,4 +163,5 @@ def observed_and_rounded(
     if per_row_fake_quant and not running_min.numel():
         for written in (running_min, running_max, scale, zero_point):
             written.resize_(self.shape[ch_axis])
-    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
+    made: tuple[Tensor, Tensor] = rounded_with_mask(self)
+    return made

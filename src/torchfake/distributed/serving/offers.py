@@ -21,6 +21,9 @@ from torchfake.inspect.records.record import Record
 MORE_GPUS = 4
 """Times the GPUs, with which a search that finds nothing tries again."""
 
+_ANY = (True, math.inf)
+"""More than any offer costs."""
+
 _ALIKE = 1.05
 """Ways of which one has fewer times the tokens of the other are not both shown for that reason."""
 
@@ -129,7 +132,7 @@ class ServingSearch(Record):
         met = {offer.gpu for offer in self.meeting}
         return dict(Counter(offer.gpu for offer in self.offers if offer.gpu not in met))
 
-    @property
+    @cached_property
     def surest(self) -> list[Offer]:
         """The offers that meet the limits by more than the error of such times; all that meet them
         if none does, or if each serves as many users as it can, which takes times to their limits.
@@ -168,24 +171,18 @@ class ServingSearch(Record):
         one that misses it, if that costs less than all that meet it. Of a type without surer ones,
         what costs less than the answer.
         """
-        surest, found = self.surest, list[Offer]()
-        for kind in dict.fromkeys(offer.gpu for offer in self.offers):
-            surer = [offer for offer in surest if offer.gpu == kind]
-            for near in self._near_on(kind):
-                least = [offer.cost for offer in surer] or [o.cost for o in (self.answer,) if o]
-                cheaper = [offer for offer in near if all(offer.cost < cost for cost in least)]
+        known, found = {id(offer) for offer in self.surest}, list[Offer]()
+        near = [o for o in self.offers if id(o) not in known and self.limits.may_hold_for(o.plan)]
+        sides = [o for o in near if o.meets], [o for o in near if not o.meets]
+        best = [] if self.answer is None else [self.answer]
+        for kind in dict.fromkeys(offer.gpu for offer in near):
+            surer = [offer for offer in self.surest if offer.gpu == kind]
+            for side in sides:
+                least = min((offer.cost for offer in surer or best), default=_ANY)
+                cheaper = [offer for offer in side if offer.gpu == kind and offer.cost < least]
                 found += _first(cheaper, by_cost)
                 surer += cheaper
         return sorted(found, key=by_cost)
-
-    def _near_on(self, kind: str) -> tuple[list[Offer], list[Offer]]:
-        """The offers on a type of GPU that are nearer to a limit than the error of such times:
-        those that meet it, and those that miss it.
-        """
-        surest = {id(offer) for offer in self.surest}
-        of_kind = [o for o in self.offers if o.gpu == kind and id(o) not in surest]
-        near = [offer for offer in of_kind if self.limits.may_hold_for(offer.plan)]
-        return [o for o in near if o.meets], [o for o in near if not o.meets]
 
     @property
     def fastest(self) -> Offer | None:

@@ -130,7 +130,7 @@ class ServingPlan(Record):
     @cached_property
     def most_users_on_average(self) -> int:
         """The most users under way whose sequences fit at their average length: beyond, requests
-        wait. None, where not even one full context fits: engines refuse to start.
+        wait. 0 where not even one full context fits: engines refuse to start.
         """
         if not self.most_users:
             return 0

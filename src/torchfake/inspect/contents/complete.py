@@ -73,8 +73,9 @@ def state_of_checkpoint(module: nn.Module, saved: dict[str, SavedTensor]) -> Che
     if not text:
         return WHOLE
     loads = not (missing or reshaped)
-    about = "incomplete" if missing else "does not match its config"
-    about = "with tensors that its config's model lacks" if loads else about
+    about = "with tensors that its config's model lacks"
+    if not loads:
+        about = "incomplete" if missing else "does not match its config"
     notes = [f"{what}: {_names(tensors)}" for number, what, tensors in counted if number]
     return CheckpointState(f"checkpoint {about}: {text}", loads, (*notes,))
 

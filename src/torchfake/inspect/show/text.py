@@ -159,14 +159,15 @@ def _(found: Inspection, *, depth: int | None = None) -> list[Block]:
     if memory is None:
         parts = filter(None, (headline(summary, found.weights), found.checkpoint.text))
         return [Block(heading=" | ".join(parts)), *of_model]
-    heading = Block(heading=headline(summary, found.weights, with_gpu=False))
+    heading = headline(summary, found.weights, with_gpu=False)
     estimate = memory if isinstance(memory, Estimate) else memory.shown
     verdict = verdict_lines(memory)
     if not verdict:
-        step = f"{estimate.counted.does}: peak {bytes_text(estimate.peak.num_bytes)}"
-        heading = Block(heading=f"{heading.heading} | {step}")
+        heading += f" | {estimate.counted.does}: peak {bytes_text(estimate.peak.num_bytes)}"
     answer = verdict or [("peak", peak_text(estimate))]
-    return [heading, as_lines(answer), *of_model, *_memory(memory, of_model=True)]
+    return [
+        Block(heading=heading), as_lines(answer), *of_model, *_memory(memory, of_model=True)
+    ]  # fmt: skip
 
 
 @shown.register(Estimate)
